@@ -1,0 +1,113 @@
+# Needs Python 3.11 or newer and make; everything else is installed into .venv.
+PYTHON ?= python3
+VENV ?= .venv
+UV_VERSION := 0.13.8
+RUN := $(VENV)/bin
+SEED ?= 1
+RUNS ?= runs
+DATA ?= ../shared/data/gsm8k
+BUILDER ?= $(or $(shell command -v docker),$(shell command -v podman),buildah)
+REGISTRY ?=
+TAG ?= 0.1.0
+BUILD_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo gsm8k test test-unit test-integration test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-operator lock clean
+
+help: ## Show what can be made
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+
+$(RUN)/uv:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kubealign needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+# One stamp for each set of pinned packages: a newer lock file installs again. Compiled once, or every process would.
+$(VENV)/.services: $(RUN)/uv requirements/services.txt pyproject.toml
+	UV_COMPILE_BYTECODE_TIMEOUT=600 $(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/services.txt --compile-bytecode
+	$(RUN)/uv pip install --python $(RUN)/python --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.services requirements/dev.txt
+	$(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.services requirements/bench.txt
+	$(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/bench.txt
+	@touch $@
+
+demo: $(VENV)/.services ## Align a small model before your eyes: SFT, reward model, PPO (SEED=1)
+	$(RUN)/python examples/arithmetic/demo.py --seed $(SEED) --runs-dir $(RUNS)
+
+gsm8k: $(VENV)/.services ## The same on real text (DATA=folder with train.jsonl and preferences.jsonl)
+	$(RUN)/kubealign run examples/gsm8k/jobs.yaml --param DATA=$(abspath $(DATA)) --runs-dir $(RUNS)
+
+# What the cluster tests run is built in what the integration tests leave of the cores.
+test: lint test-unit ## Everything: lint, unit, integration, learning and cluster tests
+	nice -n 19 $(MAKE) --no-print-directory cluster-tools & building=$$!; \
+	$(RUN)/python -m pytest tests/integration tests/learning; tested=$$?; \
+	wait $$building && exit $$tested
+	$(RUN)/python -m pytest tests/cluster
+
+test-unit: $(VENV)/.dev ## Pure logic, under a minute
+	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n 2 tests/unit
+
+test-integration: $(VENV)/.dev ## Real NATS, Redis, gRPC and processes
+	$(RUN)/python -m pytest tests/integration
+
+test-learning: $(VENV)/.dev ## Short runs that must learn
+	$(RUN)/python -m pytest tests/learning
+
+cluster-tools: $(VENV)/.dev ## Build the Kubernetes that test-cluster runs: once, about eight minutes
+	@$(RUN)/python -m tests.cluster.support.toolchain || $(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/cluster.txt
+	$(RUN)/python -m tests.cluster.support.build
+
+test-cluster: cluster-tools ## A real API server with simulated pods; real pods where root and containerd are there
+	$(RUN)/python -m pytest tests/cluster
+
+lint: $(VENV)/.dev ## Style, types and the import contract
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/mypy sdk/kubealign operator/kubealign_operator services/kubealign_services
+	$(RUN)/lint-imports
+
+format: $(VENV)/.dev ## Rewrite the code in the house style
+	$(RUN)/ruff check --fix .
+	$(RUN)/ruff format .
+
+goldens: $(VENV)/.dev ## Write the objects of example jobs again; read what differs before it is committed
+	PYTHONPATH=tests $(RUN)/python -m support.rendering.goldens
+
+protos: $(VENV)/.dev ## Generate sdk/kubealign/v1 from protos/
+	cd protos && $(abspath $(RUN))/python -m grpc_tools.protoc -I . --python_out=../sdk --pyi_out=../sdk --grpc_python_out=../sdk kubealign/v1/*.proto
+
+docs: $(VENV)/.services ## Generate docs/spec.md from the spec's models
+	$(RUN)/python -m kubealign.spec.document --write docs/spec.md
+
+crd: $(VENV)/.services ## Generate the chart's CustomResourceDefinition from the spec's models
+	$(RUN)/python -m kubealign_operator.crd --write charts/kubealign/files/alignmentjobs.kubealign.dev.yaml
+
+images: ## Build the images of operator and services (REGISTRY=registry.example/ml/ TAG=0.1.0 BUILDER=docker BUILD_ARGS=...)
+	$(BUILDER) build $(BUILD_ARGS) -f images/operator/Containerfile -t $(REGISTRY)kubealign-operator:$(TAG) .
+	$(BUILDER) build $(BUILD_ARGS) -f images/services/Containerfile -t $(REGISTRY)kubealign-services:$(TAG) .
+
+images-test: $(VENV)/.dev ## Build and try both images without a registry: root, buildah, mmdebstrap, 30 GB of disk
+	$(RUN)/python -m tests.cluster.support.built_images
+
+bench: $(VENV)/.bench ## Measure a step beside its peers; docs/benchmarks.md holds the figures
+	$(RUN)/python -m tests.bench.rloo_step
+
+bench-operator: cluster-tools ## A thousand jobs at once with simulated pods, and what the operator takes for it
+	$(RUN)/python -m tests.bench.operator_jobs
+	$(RUN)/python -m tests.bench.informer_memory
+
+lock: $(RUN)/uv ## Pin every version again
+	$(RUN)/uv pip compile pyproject.toml --extra services requirements/build.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/services.txt
+	$(RUN)/uv pip compile pyproject.toml --extra operator -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/operator.txt
+	$(RUN)/uv pip compile requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/build.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services --extra operator --group dev requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dev.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services --group bench requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/bench.txt
+	$(RUN)/uv pip compile --group cluster --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/cluster.txt
+
+clean: ## Remove the environment and all runs
+	rm -rf $(VENV) $(RUNS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

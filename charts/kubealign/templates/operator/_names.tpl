@@ -1,0 +1,69 @@
+{{- define "kubealign.operator.name" -}}
+{{ include "kubealign.fullname" . }}-operator
+{{- end }}
+
+{{/* The operator's file; its shape is kubealign_operator/controller/config.py. */}}
+{{- define "kubealign.operator.config" -}}
+namespaces:
+  {{- toYaml .Values.watchNamespaces | nindent 2 }}
+platform:
+  image: {{ include "kubealign.image" (dict "context" . "image" .Values.jobs.image) | quote }}
+  imagePullPolicy: {{ .Values.jobs.image.pullPolicy }}
+  python: {{ .Values.jobs.python | quote }}
+  redisHost: {{ include "kubealign.redis.host" . | default "none.invalid" | quote }}
+  redisPort: {{ include "kubealign.redis.port" . }}
+  redisTls: {{ include "kubealign.redis.tls" . }}
+  podTemplate:
+    {{- toYaml .Values.jobs.podTemplate | nindent 4 }}
+  defaultResources:
+    {{- toYaml .Values.jobs.defaultResources | nindent 4 }}
+  runAsUser: {{ int64 .Values.jobs.runAsUser }}
+  fsGroup: {{ int64 .Values.jobs.fsGroup }}
+{{- if include "kubealign.redis.host" . }}
+redis:
+  host: {{ include "kubealign.redis.host" . | quote }}
+  port: {{ include "kubealign.redis.port" . }}
+  tls: {{ include "kubealign.redis.tls" . }}
+  user: {{ include "kubealign.redis.user" . | quote }}
+  passwordFile: /etc/kubealign-operator/redis/password
+  {{- if include "kubealign.redis.caSecret" . }}
+  caFile: /etc/kubealign-operator/redis-ca/ca.crt
+  {{- end }}
+{{- end }}
+metricsAddress: 0.0.0.0:8080
+healthAddress: 0.0.0.0:8081
+leaderElection:
+  leaseName: {{ include "kubealign.operator.name" . }}
+  leaseSeconds: {{ .Values.operator.leaderElection.leaseSeconds }}
+  renewDeadlineSeconds: {{ .Values.operator.leaderElection.renewDeadlineSeconds }}
+  retrySeconds: {{ .Values.operator.leaderElection.retrySeconds }}
+workers: {{ .Values.operator.workers }}
+resyncSeconds: {{ .Values.operator.resyncSeconds }}
+requestSeconds: {{ .Values.operator.requestSeconds }}
+progressSeconds: {{ .Values.operator.progressSeconds }}
+logLevel: {{ .Values.operator.logLevel }}
+{{- end }}
+
+{{/* All that the operator may do to jobs and what belongs to them. */}}
+{{- define "kubealign.operator.rules" -}}
+- apiGroups: [kubealign.dev]
+  resources: [alignmentjobs]
+  # delete: when ttlSecondsAfterFinished is over.
+  verbs: [list, watch, delete]
+- apiGroups: [kubealign.dev]
+  resources: [alignmentjobs/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, patch, delete]
+# Neither listed nor watched, so it sees no Secret whose name it does not know.
+- apiGroups: [""]
+  resources: [secrets, configmaps, services]
+  verbs: [get, create]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, create]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}

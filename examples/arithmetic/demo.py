@@ -1,0 +1,138 @@
+"""Make the data, run the three jobs, and show what PPO has changed: `python examples/arithmetic/demo.py
+--seed 1`."""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from make_data import make
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).resolve().parent
+SFT, REWARD_MODEL, PPO = "arithmetic-sft", "arithmetic-rm", "arithmetic-ppo"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="Of the data and of all three jobs.")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="The demo makes a folder in it.")
+    options = parser.parse_args()
+    runs = (options.runs_dir / f"demo-seed-{options.seed}").absolute()
+    data = runs / "data"
+    make(options.seed, data)
+    code = run_jobs(runs, data, options.seed)
+    if code == 0:
+        show(Console(), runs)
+    return code
+
+
+def run_jobs(runs: Path, data: Path, seed: int) -> int:
+    """The command that a person would type, in this terminal."""
+    command = [str(Path(sys.executable).with_name("kubealign")), "run", str(HERE / "jobs.yaml")]
+    command += ["--param", f"DATA={data}", "--set", f"spec.seed={seed}", "--runs-dir", str(runs)]
+    # Ctrl-C reaches the command as well, which stops in good order: wait for it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with subprocess.Popen(command, preexec_fn=_heed_ctrl_c) as process:
+        return process.wait()
+
+
+def _heed_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def show(console: Console, runs: Path) -> None:
+    """The table, three answers before and after, and where the model lies."""
+    measured = [line for line in metrics(runs / PPO) if "val/preferred" in line]
+    before, after = measured[0], measured[-1]
+    samples = sorted((runs / PPO / "validation").glob("step-*.jsonl"))
+    count = len(samples[0].read_text().splitlines())
+
+    table = Table(title=f"Held-out sums, {count} answers sampled at temperature 1", title_justify="left")
+    for column, justify in (
+        ("", "left"),
+        ("before PPO", "right"),
+        ("after PPO", "right"),
+        ("change", "right"),
+    ):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for label, name in (
+        ("preferred: worked and right", "val/preferred"),
+        ("exact match: right", "val/exact"),
+    ):
+        table.add_row(
+            label, f"{before[name]:.3f}", f"{after[name]:.3f}", f"{after[name] - before[name]:+.3f}"
+        )
+    console.print(table)
+    console.print(
+        "Most of the gain in exact match comes from the change of form: "
+        "with the working shown, each step is easier."
+    )
+
+    console.print(reward_model_table(runs))
+    console.print(seconds_table(runs))
+    console.print(answers_table(samples[0], samples[-1]))
+    console.print(f"The aligned model: {runs / PPO / 'result'}", soft_wrap=True)
+    console.print("  transformers.AutoModelForCausalLM.from_pretrained(...) loads it.")
+
+
+def reward_model_table(runs: Path) -> Table:
+    """Accuracy on held-out pairs, by the kind of the rejected answer."""
+    last = [line for line in metrics(runs / REWARD_MODEL) if "val/accuracy" in line][-1]
+    table = Table(title="Reward model, held-out pairs", title_justify="left")
+    table.add_column("rejected answer")
+    table.add_column("accuracy", justify="right")
+    for name, value in sorted(last.items()):
+        if name.startswith("val/accuracy/"):
+            table.add_row(name.removeprefix("val/accuracy/"), f"{value:.3f}")
+    table.add_row("all", f"{last['val/accuracy']:.3f}")
+    return table
+
+
+def seconds_table(runs: Path) -> Table:
+    """Where the time of the steps went."""
+    phases = {
+        "generate": "gen",
+        "score": "score",
+        "values": "values",
+        "logprobs": "logp",
+        "train": "train",
+        "refit": "refit",
+        "step": "step",
+    }
+    table = Table(title="Seconds by phase (refit overlaps what follows)", title_justify="left")
+    table.add_column("job")
+    table.add_column("steps", justify="right")
+    for label in phases.values():
+        table.add_column(label, justify="right")
+    for job in (SFT, REWARD_MODEL, PPO):
+        steps = {line["step"]: line for line in metrics(runs / job) if "seconds/step" in line}
+        sums = [sum(line.get(f"seconds/{phase}", 0.0) for line in steps.values()) for phase in phases]
+        name = job.removeprefix("arithmetic-")
+        table.add_row(name, str(len(steps)), *(f"{total:.1f}" if total else "" for total in sums))
+    return table
+
+
+def answers_table(before: Path, after: Path, count: int = 3) -> Table:
+    """The same prompts answered before and after."""
+    first, last = ([json.loads(line) for line in path.read_text().splitlines()] for path in (before, after))
+    table = Table(title="Three of them", title_justify="left")
+    for column in ("prompt", "before", "after", "right answer"):
+        table.add_column(column)
+    answered = {sample["prompt"]: sample["response"] for sample in last}
+    for sample in first[:count]:
+        prompt = sample["prompt"]
+        table.add_row(prompt, sample["response"], answered[prompt], sample["columns"]["worked"])
+    return table
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The operator that renders AlignmentJobs into Kubernetes objects."""

@@ -1,0 +1,60 @@
+"""`python -m kubealign_operator --config FILE`."""
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from kubealign_operator import logs
+from kubealign_operator.controller.config import ConfigError, OperatorConfig, load
+from kubealign_operator.controller.operator import Operator
+from kubealign_operator.controller.pages import AddressError
+
+log = logging.getLogger("kubealign_operator")
+
+_USAGE = 2
+
+
+async def _until_told(config: OperatorConfig) -> None:
+    """Return after SIGTERM or SIGINT; raise what ended the operator otherwise."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    running = asyncio.create_task(Operator(config).run())
+    waiting = asyncio.create_task(told.wait())
+    await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if not running.done():
+        log.info("told to stop")
+        running.cancel()
+        await asyncio.wait([running])
+    if not running.cancelled():
+        running.result()
+
+
+def main() -> int:
+    """0: told to stop. 1: it must not go on, or a fault: start it again. 2: a bad configuration."""
+    parser = argparse.ArgumentParser(prog="kubealign_operator", description="The kubealign operator.")
+    parser.add_argument("--config", type=Path, required=True, help="YAML; see docs/operations.md")
+    arguments = parser.parse_args()
+    try:
+        config = load(arguments.config)
+    except ConfigError as error:
+        parser.exit(_USAGE, f"{error}\n")
+    logs.set_up(config.log_level)
+    try:
+        asyncio.run(_until_told(config))
+    except (ConfigError, AddressError) as error:
+        log.error("%s", error)
+        return _USAGE
+    except BaseException:
+        log.exception("the operator ends")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

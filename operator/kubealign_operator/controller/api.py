@@ -1,0 +1,173 @@
+"""Calls of the Kubernetes API on plain JSON, through the official client's connections and credentials.
+
+The client's typed methods make a model of every answer (for a pod, milliseconds and many times the JSON's
+size) and wait up to five minutes: here each call has a deadline and gives what the server sent.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio.client.api_client import ApiClient
+
+from kubealign_operator.controller.failures import ApiAway, ApiFailure, retry_after
+from kubealign_operator.controller.metrics import Metrics
+from kubealign_operator.controller.resources import Resource
+
+Json = dict[str, Any]
+
+MERGE_PATCH = "application/merge-patch+json"
+METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+_METHODS = {
+    "get": "GET",
+    "list": "GET",
+    "watch": "GET",
+    "create": "POST",
+    "patch": "PATCH",
+    "delete": "DELETE",
+}
+_WRITES = ("create", "patch", "delete")
+PLAIN = "application/json"
+_FIRST_ERROR = 400
+
+
+def anybody() -> None:
+    """The guard of one who need not lead."""
+
+
+class Api:
+    """`guard` is asked before each write, and raises NotLeading when nothing may be written any more.
+
+    Every call raises ApiFailure when the server refuses, ApiAway when it does not answer in time."""
+
+    def __init__(
+        self, client: ApiClient, metrics: Metrics, seconds: float, guard: Callable[[], None] = anybody
+    ) -> None:
+        self._client = client
+        self._metrics = metrics
+        self._seconds = seconds
+        self._guard = guard
+
+    async def get(self, resource: Resource, path: str, accept: str = PLAIN) -> Json:
+        return await self._call("get", resource, path, accept=accept)
+
+    async def list(self, resource: Resource, path: str, query: Mapping[str, str | int]) -> Json:
+        """One page."""
+        return await self._call("list", resource, path, query=query)
+
+    async def create(
+        self, resource: Resource, path: str, body: Json, field_manager: str, accept: str = PLAIN
+    ) -> Json:
+        query = {"fieldManager": field_manager}
+        return await self._call("create", resource, path, body=body, query=query, accept=accept)
+
+    async def merge_patch(self, resource: Resource, path: str, body: Json, field_manager: str) -> Json:
+        query = {"fieldManager": field_manager}
+        return await self._call("patch", resource, path, body=body, query=query, media=MERGE_PATCH)
+
+    async def delete(self, resource: Resource, path: str, options: Json) -> Json:
+        return await self._call("delete", resource, path, body=options)
+
+    @asynccontextmanager
+    async def watch(
+        self, resource: Resource, path: str, query: Mapping[str, str | int], silence: float
+    ) -> AsyncIterator[AsyncIterator[Json]]:
+        """The events as they come, until the server ends the watch. `silence`: seconds without a byte after
+        which the connection counts as broken (ApiAway)."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._seconds, sock_read=silence)
+        async with self._answered("watch", resource, path, query=query, timeout=timeout) as answer:
+            yield _lines(answer)
+
+    async def _call(self, verb: str, resource: Resource, path: str, **how: Any) -> Json:
+        timeout = aiohttp.ClientTimeout(total=self._seconds)
+        async with self._answered(verb, resource, path, timeout=timeout, **how) as answer:
+            held = json.loads(await answer.read())
+            if not isinstance(held, dict):
+                raise ValueError("it is no JSON object")
+            return held
+
+    @asynccontextmanager
+    async def _answered(
+        self,
+        verb: str,
+        resource: Resource,
+        path: str,
+        *,
+        timeout: aiohttp.ClientTimeout,
+        body: Json | None = None,
+        query: Mapping[str, str | int] | None = None,
+        media: str = PLAIN,
+        accept: str = PLAIN,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        if verb in _WRITES:
+            self._guard()
+        call = f"{verb} {path}"
+        began = time.monotonic()
+        code = "none"
+        try:
+            answer = await self._send(_METHODS[verb], path, timeout, body, query, media, accept)
+            async with answer:
+                code = str(answer.status)
+                if answer.status >= _FIRST_ERROR:
+                    raise _failure(call, answer, await answer.read())
+                yield answer
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            # ValueError: an answer that is cut off, or is no JSON, from something between us and the server.
+            code = "none"
+            raise ApiAway(f"{call}: no whole answer: {type(error).__name__}: {error}") from error
+        finally:
+            self._metrics.api_call(verb, resource.plural, code, time.monotonic() - began)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        timeout: aiohttp.ClientTimeout,
+        body: Json | None,
+        query: Mapping[str, str | int] | None,
+        media: str,
+        accept: str,
+    ) -> aiohttp.ClientResponse:
+        headers: dict[str, str] = {"Accept": accept, "Content-Type": media, **self._client.default_headers}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = self._client.configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        sent = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
+            method, url, headers=headers, body=body, _request_timeout=timeout
+        )
+        response: aiohttp.ClientResponse = sent.response
+        return response
+
+
+async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[Json]:
+    async for line in answer.content:
+        if line.strip():
+            yield json.loads(line)
+            # A burst that lies in the buffer already must not keep the others from their turn.
+            await asyncio.sleep(0)
+
+
+def _failure(call: str, answer: aiohttp.ClientResponse, body: bytes) -> ApiFailure:
+    try:
+        told = json.loads(body)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        told = {"message": body[:300].decode(errors="replace")}
+    reason = str(told.get("reason") or _phrase(answer.status))
+    return ApiFailure(
+        call, answer.status, reason, str(told.get("message") or ""), retry_after(answer.headers)
+    )
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Unknown"

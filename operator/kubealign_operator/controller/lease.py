@@ -1,0 +1,157 @@
+"""Which replica acts: the client's own leader election, with deadlines and a lease that is given back."""
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+from kubernetes.aio.client import V1Lease, V1ObjectMeta
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.exceptions import ApiException
+from kubernetes.aio.leaderelection.electionconfig import Config
+from kubernetes.aio.leaderelection.leaderelection import LeaderElection
+from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
+
+from kubealign_operator.controller.config import LeaderElectionConfig
+from kubealign_operator.controller.failures import NotLeading
+
+log = logging.getLogger(__name__)
+
+
+class LeaseLost(Exception):
+    """Another may act now: this process must not."""
+
+
+class Lease:
+    """One candidate. `held` is what every write asks first."""
+
+    def __init__(
+        self, client: ApiClient, config: LeaderElectionConfig, namespace: str, identity: str
+    ) -> None:
+        self._config = config
+        self._lock = _BoundedLock(config, namespace, identity, client)
+        self._elected = asyncio.Event()
+        self._election: asyncio.Task[None] | None = None
+
+    @property
+    def leads(self) -> bool:
+        return self._elected.is_set()
+
+    def held(self) -> None:
+        """Raises NotLeading when the last renewal is so long ago that another may have taken the lease.
+
+        It matters after a pause of the whole process, when nothing here has noticed yet."""
+        age = time.monotonic() - self._lock.renewed
+        if age > self._config.lease_seconds:
+            raise NotLeading(f"the lease was last renewed {age:.1f} s ago")
+
+    async def acquire(self) -> None:
+        """Return once this one leads."""
+        election = LeaderElection(
+            Config(
+                self._lock,
+                self._config.lease_seconds,
+                self._config.renew_deadline_seconds,
+                self._config.retry_seconds,
+                self._elect,
+                self._nothing,
+            )
+        )
+        self._election = asyncio.create_task(election.run())
+        elected = asyncio.create_task(self._elected.wait())
+        try:
+            await asyncio.wait([self._election, elected], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            elected.cancel()
+        if self._election.done():
+            self._election.result()
+
+    async def lost(self) -> None:
+        """Raises LeaseLost when it comes to that."""
+        if self._election is not None:
+            await asyncio.wait([self._election])
+            self._election.result()
+        raise LeaseLost("the lease could not be renewed in time")
+
+    async def give_back(self) -> None:
+        """Another takes it at its next try, not after the lease's end. Says so in the log when that fails."""
+        if self._election is not None:
+            self._election.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._election
+        if self.leads:
+            await self._lock.release()
+
+    async def _nothing(self) -> None:
+        """`lost` tells."""
+
+    async def _elect(self) -> None:
+        self._elected.set()
+        await asyncio.Event().wait()
+
+
+class _BoundedLock(LeaseLock):
+    """The library's lock waits up to five minutes for an answer, in which another gets the lease, and lets a
+    broken connection end the election. Here both are tries that failed."""
+
+    def __init__(
+        self, config: LeaderElectionConfig, namespace: str, identity: str, client: ApiClient
+    ) -> None:
+        super().__init__(config.lease_name, namespace, identity, client)
+        #: When the last successful try began (monotonic).
+        self.renewed = float("-inf")
+        # A try is a read and a write: both fit between the holder's giving up and the lease's end.
+        self._seconds = (config.lease_seconds - config.renew_deadline_seconds) / 2 * 0.9
+
+    async def get(self, name: str, namespace: str) -> Any:
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await super().get(name, namespace)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            return False, ApiException(status=0, reason=f"no answer: {error!r}")
+
+    async def create(self, name: str, namespace: str, election_record: Any) -> bool:
+        return await self._try(self._create(name, namespace, election_record))
+
+    async def update(self, name: str, namespace: str, updated_record: Any) -> bool:
+        return await self._try(super().update(name, namespace, updated_record))
+
+    async def release(self) -> None:
+        """Leave the lease without a holder, unless it has another."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                lease = await self.api_instance.read_namespaced_lease(self.name, self.namespace)
+                if lease.spec is None or lease.spec.holder_identity != self.identity:
+                    return
+                lease.spec.holder_identity = None
+                lease.spec.renew_time = datetime.now(UTC)
+                await self.api_instance.replace_namespaced_lease(self.name, self.namespace, lease)
+        except (ApiException, TimeoutError, aiohttp.ClientError, OSError) as error:
+            log.warning("the lease was not given back; it ends by itself: %r", error)
+        else:
+            log.info("the lease was given back")
+
+    async def _create(self, name: str, namespace: str, election_record: Any) -> bool:
+        # The library's own passes `pretty=True`, which its client refuses.
+        lease = V1Lease(metadata=V1ObjectMeta(name=name), spec=self.update_lease(election_record))
+        try:
+            await self.api_instance.create_namespaced_lease(namespace, lease)
+        except ApiException as error:
+            log.warning("the lease could not be made: %s %s", error.status, error.reason)
+            return False
+        return True
+
+    async def _try(self, call: Any) -> bool:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self._seconds):
+                done = bool(await call)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            log.warning("the lease could not be written: %r", error)
+            return False
+        if done:
+            self.renewed = began
+        return done

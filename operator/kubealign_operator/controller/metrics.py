@@ -1,0 +1,94 @@
+"""What the operator measures of itself, for Prometheus."""
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+_CALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
+_RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
+
+
+class Metrics:
+    """One registry. `jobs` and `depth` are asked at each scrape."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._calls = Counter(
+            "kubealign_operator_api_calls",
+            "Calls of the Kubernetes API; code none: no whole answer.",
+            ("verb", "resource", "code"),
+            registry=self._registry,
+        )
+        self._call_seconds = Histogram(
+            "kubealign_operator_api_seconds",
+            "Until a call's answer; of a watch, until its end.",
+            ("verb",),
+            buckets=_CALL_BUCKETS,
+            registry=self._registry,
+        )
+        self._reconcile_seconds = Histogram(
+            "kubealign_operator_reconcile_seconds",
+            "One look at a job and what was done about it.",
+            buckets=_RECONCILE_BUCKETS,
+            registry=self._registry,
+        )
+        self._errors = Counter(
+            "kubealign_operator_reconcile_errors",
+            "Looks at a job that ended early, by reason.",
+            ("reason",),
+            registry=self._registry,
+        )
+        self._jobs = Gauge("kubealign_jobs", "Jobs by phase.", ("phase",), registry=self._registry)
+        self._depth = Gauge(
+            "kubealign_operator_queue_depth", "Jobs that wait for a look.", registry=self._registry
+        )
+        self._leader = Gauge("kubealign_operator_leader", "1: this one acts.", registry=self._registry)
+        self._redis = Gauge(
+            "kubealign_operator_redis_up", "1: Redis answered the last time.", registry=self._registry
+        )
+        self._relists = Counter(
+            "kubealign_operator_lists", "Full lists, by resource.", ("resource",), registry=self._registry
+        )
+        self._events_dropped = Counter(
+            "kubealign_operator_events_dropped", "Events that were not sent.", registry=self._registry
+        )
+        self._phases: Callable[[], Iterable[str]] = tuple
+        self._seen_phases: set[str] = set()
+
+    def watch(self, phases: Callable[[], Iterable[str]], depth: Callable[[], float]) -> None:
+        """From where a scrape takes the phase of every job, and how many wait."""
+        self._phases = phases
+        self._depth.set_function(depth)
+
+    def api_call(self, verb: str, resource: str, code: str, seconds: float) -> None:
+        self._calls.labels(verb, resource, code).inc()
+        self._call_seconds.labels(verb).observe(seconds)
+
+    def reconciled(self, seconds: float) -> None:
+        self._reconcile_seconds.observe(seconds)
+
+    def failed(self, reason: str) -> None:
+        self._errors.labels(reason).inc()
+
+    def listed(self, resource: str) -> None:
+        self._relists.labels(resource).inc()
+
+    def event_dropped(self) -> None:
+        self._events_dropped.inc()
+
+    def leads(self, leads: bool) -> None:
+        self._leader.set(leads)
+
+    def redis_answers(self, answers: bool) -> None:
+        self._redis.set(answers)
+
+    def page(self) -> bytes:
+        """The whole page, in Prometheus' text format."""
+        tally = Tally(self._phases())
+        self._seen_phases |= tally.keys()
+        for phase in self._seen_phases:
+            self._jobs.labels(phase or "Unseen").set(tally[phase])
+        return generate_latest(self._registry)

@@ -1,0 +1,69 @@
+"""The operator as a process: pages, lease, and what works while the lease is held."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+
+from kubernetes.aio.client.api_client import ApiClient
+
+from kubealign_operator.controller.api import anybody
+from kubealign_operator.controller.assembly import Assembly
+from kubealign_operator.controller.config import OperatorConfig
+from kubealign_operator.controller.connection import connect, identity, own_namespace
+from kubealign_operator.controller.lease import Lease
+from kubealign_operator.controller.metrics import Metrics
+from kubealign_operator.controller.pages import Pages
+
+log = logging.getLogger(__name__)
+
+
+class Operator:
+    """One replica."""
+
+    def __init__(self, config: OperatorConfig) -> None:
+        self._config = config
+        self._metrics = Metrics()
+        self._identity = identity()
+        self._missing: str | None = "not connected yet"
+
+    async def run(self) -> None:
+        """Until cancelled, which gives the lease back. Raises ConfigError and AddressError for what cannot be
+        used; an ExceptionGroup with LeaseLost, NotLeading or NeverSynced when it must not go on."""
+        config = self._config
+        pages = Pages(self._metrics, config.metrics_address, config.health_address, lambda: self._missing)
+        async with pages, await connect(config) as client, self._leading(client) as (guard, lost):
+            await self._work(client, guard, lost)
+
+    @asynccontextmanager
+    async def _leading(self, client: ApiClient) -> AsyncIterator[tuple[Callable[[], None], Lease | None]]:
+        # A standby is as ready as it can be: an update of the Deployment waits for it.
+        self._missing = None
+        election = self._config.leader_election
+        if election is None:
+            self._metrics.leads(True)
+            yield anybody, None
+            return
+        lease = Lease(client, election, own_namespace(self._config), self._identity)
+        try:
+            log.info("waiting for the lease", extra={"identity": self._identity})
+            await lease.acquire()
+            log.info("leading", extra={"identity": self._identity})
+            self._metrics.leads(True)
+            yield lease.held, lease
+        finally:
+            self._metrics.leads(False)
+            await lease.give_back()
+
+    async def _work(self, client: ApiClient, guard: Callable[[], None], lease: Lease | None) -> None:
+        assembly = Assembly(self._config, client, self._metrics, self._identity, guard)
+        async with aclosing(assembly), asyncio.TaskGroup() as tasks:
+            if lease is not None:
+                tasks.create_task(lease.lost())
+            for work in assembly.watching():
+                tasks.create_task(work)
+            self._missing = "the first lists of jobs and pods are not there yet"
+            await assembly.synced()
+            self._missing = None
+            for work in assembly.working():
+                tasks.create_task(work)

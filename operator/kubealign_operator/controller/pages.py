@@ -1,0 +1,69 @@
+"""/metrics, /livez and /readyz, over plain HTTP."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from kubealign_operator.controller.metrics import Metrics
+
+_PROMETHEUS = "text/plain; version=0.0.4"
+
+
+class AddressError(Exception):
+    """An address of the configuration cannot be listened on."""
+
+
+class Pages:
+    """An async context manager: serves while it is open. `ready` is asked at each /readyz: why not, or None.
+
+    The event loop that answers /livez is the one that does all the work: stuck, it does not answer."""
+
+    def __init__(
+        self, metrics: Metrics, metrics_address: str, health_address: str, ready: Callable[[], str | None]
+    ) -> None:
+        self._metrics = metrics
+        self._ready = ready
+        self._routes = {
+            metrics_address: [web.get("/metrics", self._page)],
+            health_address: [web.get("/livez", self._live), web.get("/readyz", self._is_ready)],
+        }
+        if metrics_address == health_address:
+            self._routes = {
+                metrics_address: [
+                    web.get("/metrics", self._page),
+                    web.get("/livez", self._live),
+                    web.get("/readyz", self._is_ready),
+                ]
+            }
+        self._runners: list[web.AppRunner] = []
+
+    async def __aenter__(self) -> "Pages":
+        """Raises AddressError."""
+        for address, routes in self._routes.items():
+            host, _, port = address.rpartition(":")
+            application = web.Application()
+            application.add_routes(routes)
+            runner = web.AppRunner(application, access_log=None)
+            await runner.setup()
+            self._runners.append(runner)
+            try:
+                await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+            except (OSError, ValueError, OverflowError) as error:
+                await self.__aexit__()
+                raise AddressError(f"cannot listen on {address!r}: {error}") from error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for runner in self._runners:
+            await runner.cleanup()
+        self._runners.clear()
+
+    async def _page(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.page(), headers={"Content-Type": _PROMETHEUS})
+
+    async def _live(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _is_ready(self, _: web.Request) -> web.Response:
+        missing = self._ready()
+        return web.Response(text="ok\n") if missing is None else web.Response(text=f"{missing}\n", status=503)

@@ -1,0 +1,139 @@
+"""The platform's Redis: a user for each job, and what the jobs' drivers say there.
+
+Redis is never in the way: whatever is asked of it when it is away is asked again later.
+"""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from kubealign_operator.controller.config import RedisConfig
+from kubealign_operator.controller.resources import Key
+from kubealign_operator.render import names
+
+log = logging.getLogger(__name__)
+
+_ANSWER_SECONDS = 5.0
+# See kubealign.read_model.
+_KEYS = ("status", "metrics", "samples")
+_METRICS_OF_A_STEP = 4
+_SCANNED_AT_ONCE = 1000
+
+
+class RedisAway(Exception):
+    """It did not answer, or refused."""
+
+
+class RedisServer:
+    """As its administrator. Every method raises RedisAway."""
+
+    def __init__(self, config: RedisConfig) -> None:
+        self._config = config
+        self._held: Redis | None = None
+
+    async def aclose(self) -> None:
+        if self._held is not None:
+            await self._held.aclose()
+            self._held = None
+
+    async def users(self) -> dict[str, str]:
+        """Name -> the first pattern of keys that it may touch; empty where it has none."""
+        lines: list[str] = await self._ask("ACL LIST")
+        users = {}
+        for line in lines:
+            _, name, *rules = line.split()
+            users[name] = next((rule[1:] for rule in rules if rule.startswith("~")), "")
+        return users
+
+    async def make_user(self, user: str, password: str, prefix: str) -> None:
+        """It may do everything harmless to keys and channels that begin with the prefix, and nothing else."""
+        pattern = f"{literal(prefix)}*"
+        digest = hashlib.sha256(password.encode()).hexdigest()
+        rules = (
+            "reset",
+            "on",
+            f"#{digest}",
+            f"~{pattern}",
+            "resetchannels",
+            f"&{pattern}",
+            "+@all",
+            "-@admin",
+            "-@dangerous",
+        )
+        await self._ask("ACL SETUSER", user, *rules)
+
+    async def remove_user(self, user: str) -> None:
+        """Its connections are closed."""
+        await self._ask("ACL DELUSER", user)
+
+    async def remove_keys(self, prefix: str) -> None:
+        """What a job left; heartbeats expire by themselves."""
+        await self._ask("UNLINK", *(prefix + name for name in _KEYS))
+
+    async def speakers(self) -> set[Key]:
+        """The jobs that have keys. It looks at the name of every key that Redis holds."""
+        try:
+            scanned = self._client().scan_iter(match=f"{names.KUBEALIGN}:*", count=_SCANNED_AT_ONCE)
+            jobs = {job_of(name) async for name in scanned}
+        except (RedisError, OSError, TimeoutError) as error:
+            raise RedisAway(f"SCAN: {error}") from error
+        return {job for job in jobs if job is not None}
+
+    async def said(self, prefixes: Sequence[str]) -> list[tuple[dict[str, str], list[Any]]]:
+        """For each job its status, and the newest entries of its metrics; one round trip."""
+        if not prefixes:
+            return []
+        try:
+            async with self._client().pipeline(transaction=False) as pipeline:
+                batch: Any = pipeline
+                for prefix in prefixes:
+                    batch.hgetall(f"{prefix}status")
+                    batch.xrevrange(f"{prefix}metrics", "+", "-", _METRICS_OF_A_STEP)
+                answers = await batch.execute()
+        except (RedisError, OSError, TimeoutError) as error:
+            raise RedisAway(str(error)) from error
+        return list(zip(answers[0::2], answers[1::2], strict=True))
+
+    async def _ask(self, command: str, *arguments: Any) -> Any:
+        try:
+            client: Any = self._client()
+            return await client.execute_command(command, *arguments)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise RedisAway(f"{command}: {error}") from error
+
+    def _client(self) -> Redis:
+        if self._held is None:
+            config = self._config
+            self._held = Redis(
+                host=config.host,
+                port=config.port,
+                username=config.user,
+                password=config.password_file.read_text().strip() if config.password_file else None,
+                ssl=config.tls,
+                ssl_ca_certs=str(config.ca_file) if config.ca_file else None,
+                socket_timeout=_ANSWER_SECONDS,
+                socket_connect_timeout=_ANSWER_SECONDS,
+                # Who asks has a time to ask again.
+                retry=Retry(NoBackoff(), 0),
+                decode_responses=True,
+            )
+        return self._held
+
+
+def job_of(name: str) -> Key | None:
+    """Whose key it is, or pattern of keys; None: no job's."""
+    match name.split(":"):
+        case [names.KUBEALIGN, namespace, job, _, *_]:
+            return Key(namespace, job)
+    return None
+
+
+def literal(text: str) -> str:
+    """As a Redis glob that matches the text and nothing else."""
+    return "".join(f"\\{character}" if character in "*?[]\\" else character for character in text)

@@ -1,0 +1,133 @@
+"""Keeps Redis' users as the jobs are: one for each job that has credentials, none for those that are over."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from kubealign_operator.controller import credentials
+from kubealign_operator.controller.api import Api
+from kubealign_operator.controller.cache import Jobs
+from kubealign_operator.controller.failures import ApiAway, ApiFailure
+from kubealign_operator.controller.metrics import Metrics
+from kubealign_operator.controller.redis_server import RedisAway, RedisServer, job_of
+from kubealign_operator.controller.resources import SECRETS, Key
+from kubealign_operator.render import names
+
+log = logging.getLogger(__name__)
+
+_EVERY_SECONDS = 10.0
+_FINAL = ("Succeeded", "Failed")
+
+
+class RedisUsers:
+    """`run` compares every few seconds; a new job's user is made as soon as its credentials are.
+
+    `namespaces` are those that this operator looks after (empty: all): other users are left alone."""
+
+    def __init__(
+        self, redis: RedisServer, api: Api, jobs: Jobs, metrics: Metrics, namespaces: Sequence[str]
+    ) -> None:
+        self._redis = redis
+        self._api = api
+        self._jobs = jobs
+        self._metrics = metrics
+        self._namespaces = frozenset(namespaces)
+        self._issued: dict[str, tuple[Key, str]] = {}
+        #: Jobs that may have keys; None: not read yet, whatever was known before is in Redis alone.
+        self._speakers: set[Key] | None = None
+        self._wake = asyncio.Event()
+        self._away = False
+
+    def issued(self, key: Key, uid: str, password: str) -> None:
+        """The credentials of this job were made just now."""
+        self._issued[uid] = (key, password)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled. The jobs must have been listed before."""
+        while True:
+            self._wake.clear()
+            try:
+                await self.compare()
+            except RedisAway as error:
+                if not self._away:
+                    log.warning("Redis is away; jobs go on without it: %s", error)
+                self._away = True
+            else:
+                if self._away:
+                    log.info("Redis is back")
+                self._away = False
+            self._metrics.redis_answers(not self._away)
+            await self._pause()
+
+    async def compare(self) -> None:
+        """Once, and from what Redis says now: whether it was started again makes no difference.
+
+        Raises RedisAway."""
+        for uid, (key, password) in list(self._issued.items()):
+            # What an earlier job of this name said is not this one's progress.
+            await self._redis.remove_keys(names.redis_prefix(key.namespace, key.name))
+            await self._make(key, uid, password)
+            self._issued.pop(uid, None)
+        present = await self._redis.users()
+        active = {
+            names.redis_user(held.uid): (key, held.uid)
+            for key, held in self._jobs.items()
+            if held.phase not in _FINAL
+        }
+        for user, (key, uid) in active.items():
+            if user not in present:
+                await self._make_again(key, uid)
+        await self._sweep({user: keys for user, keys in present.items() if user not in active})
+        await self._forget()
+
+    async def _pause(self) -> None:
+        # What is issued while it is away waits for its return like the rest.
+        wait = asyncio.Event().wait() if self._away else self._wake.wait()
+        try:
+            async with asyncio.timeout(_EVERY_SECONDS):
+                await wait
+        except TimeoutError:
+            return
+
+    async def _make_again(self, key: Key, uid: str) -> None:
+        """Of a job whose credentials were made before, by another process or for a Redis that forgot."""
+        held = self._jobs.get(key)
+        if held is None or not held.phase:
+            return
+        try:
+            secret = await self._api.get(SECRETS, SECRETS.named(key.namespace, names.credentials(key.name)))
+        except (ApiFailure, ApiAway) as error:
+            log.debug("%s", error)
+            return
+        password = credentials.redis_password(secret, uid)
+        if password is not None:
+            await self._make(key, uid, password)
+
+    async def _make(self, key: Key, uid: str, password: str) -> None:
+        prefix = names.redis_prefix(key.namespace, key.name)
+        await self._redis.make_user(names.redis_user(uid), password, prefix)
+
+    async def _sweep(self, others: dict[str, str]) -> None:
+        """Users of jobs that are over."""
+        for user, pattern in others.items():
+            key = _job_of(user, pattern)
+            if key is not None and self._is_ours(key):
+                await self._redis.remove_user(user)
+
+    async def _forget(self) -> None:
+        """The keys of jobs that are gone without a namesake. Their users went before: nobody writes."""
+        if self._speakers is None:
+            self._speakers = {key for key in await self._redis.speakers() if self._is_ours(key)}
+        present = {key for key, _ in self._jobs.items()}
+        for key in self._speakers - present:
+            await self._redis.remove_keys(names.redis_prefix(key.namespace, key.name))
+        self._speakers = present
+
+    def _is_ours(self, key: Key) -> bool:
+        return not self._namespaces or key.namespace in self._namespaces
+
+
+def _job_of(user: str, pattern: str) -> Key | None:
+    """Whose user it is, by the keys that it may touch; None: none of ours."""
+    return job_of(pattern) if user.startswith(names.redis_user("")) else None

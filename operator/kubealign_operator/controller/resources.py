@@ -1,0 +1,64 @@
+"""Where the kinds that the operator touches live in the API."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind of object: `base` is /api/v1 or /apis/GROUP/VERSION."""
+
+    base: str
+    plural: str
+    kind: str
+
+    def collection(self, namespace: str | None = None) -> str:
+        """The path of all of them, in one namespace or in every one."""
+        inside = f"/namespaces/{namespace}" if namespace else ""
+        return f"{self.base}{inside}/{self.plural}"
+
+    def named(self, namespace: str, name: str) -> str:
+        """The path of one."""
+        return f"{self.collection(namespace)}/{name}"
+
+
+JOBS = Resource("/apis/kubealign.dev/v1alpha1", "alignmentjobs", "AlignmentJob")
+PODS = Resource("/api/v1", "pods", "Pod")
+SECRETS = Resource("/api/v1", "secrets", "Secret")
+CONFIG_MAPS = Resource("/api/v1", "configmaps", "ConfigMap")
+SERVICES = Resource("/api/v1", "services", "Service")
+NETWORK_POLICIES = Resource("/apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
+EVENTS = Resource("/apis/events.k8s.io/v1", "events", "Event")
+
+#: What a job owns, by kind.
+OWNED: Mapping[str, Resource] = {
+    resource.kind: resource for resource in (PODS, SECRETS, CONFIG_MAPS, SERVICES, NETWORK_POLICIES)
+}
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """Which job."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def owner_uid(metadata: Mapping[str, Any]) -> str | None:
+    """The uid of the AlignmentJob that controls an object; None where none does."""
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller") and owner.get("kind") == JOBS.kind:
+            return str(owner.get("uid"))
+    return None
+
+
+def version(metadata: Mapping[str, Any]) -> int:
+    """The resourceVersion: of one kind, the greater one is the newer."""
+    try:
+        return int(metadata.get("resourceVersion") or 0)
+    except ValueError:
+        return 0

@@ -1,0 +1,1 @@
+"""The CustomResourceDefinition of AlignmentJobs, made from the spec's models."""

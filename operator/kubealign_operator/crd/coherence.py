@@ -1,0 +1,172 @@
+"""Which fields of a spec go together: the rules of the whole spec, as `kubealign.spec.coherence` has them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from kubealign.spec.algorithms import Algorithm, RewardModel, RewardObjective
+from kubealign.spec.base import alias
+from kubealign.spec.fields import model_of
+from kubealign.spec.rollout import Rollout
+from kubealign_operator.crd.rule import Rule, text
+
+
+def coherent() -> Iterator[Rule]:
+    """The rules of a spec, each with the field that its message is about."""
+    for member, field in Algorithm.model_fields.items():
+        model = model_of(field.annotation)
+        assert model is not None
+        name, chosen = alias(Algorithm, member), f"has(self.algorithm.{alias(Algorithm, member)})"
+        online = bool(getattr(model, "online", False))
+        yield from _data(name, chosen, model)
+        yield from _rewards(name, chosen, online)
+        yield from _critic(name, chosen, has_critic=bool(getattr(model, "critic", False)))
+        yield from _reference(name, chosen, online)
+        yield from _rollout(name, chosen, online)
+    yield from _names()
+    yield from _stopping()
+
+
+def _unless(condition: str, holds: str) -> str:
+    return f"!({condition}) || {holds}"
+
+
+def _data(name: str, chosen: str, model: type[BaseModel]) -> Iterator[Rule]:
+    if model is RewardModel:
+        regression = f"has(self.algorithm.{name}.objective.regression)"
+        yield from _rows(
+            name, f"{chosen} && {regression}", _rows_of(RewardObjective, "regression"), scores=True
+        )
+        yield from _rows(
+            name, f"{chosen} && !{regression}", _rows_of(RewardObjective, "bradley_terry"), scores=True
+        )
+        place = "self.validation.sampling"
+        yield Rule(
+            _unless(f"{chosen} && has(self.validation)", f"!has({place})"),
+            "a reward model gives scores, not responses: remove it",
+            at=".validation.sampling",
+        )
+    else:
+        yield from _rows(name, chosen, str(getattr(model, "data", "")), scores=False)
+
+
+def _rows_of(union: type[BaseModel], member: str) -> str:
+    model = model_of(union.model_fields[member].annotation)
+    return str(getattr(model, "data", ""))
+
+
+def _rows(name: str, chosen: str, wanted: str, *, scores: bool) -> Iterator[Rule]:
+    yield Rule(
+        _unless(chosen, f"has(self.data.{wanted})"),
+        f"{name} learns from {wanted}: set data.{wanted}",
+        at=".data",
+    )
+    allowed = [wanted] if scores or wanted == "prompts" else [wanted, "prompts"]
+    held = " || ".join(f"has(self.validation.data.{rows})" for rows in allowed)
+    yield Rule(
+        _unless(f"{chosen} && has(self.validation)", f"({held})"),
+        f"{name} validates on {' or '.join(allowed)}",
+        at=".validation.data",
+    )
+    if len(allowed) > 1:
+        held = "!has(self.validation.data.prompts) || has(self.validation.sampling)"
+        yield Rule(
+            _unless(f"{chosen} && has(self.validation)", f"({held})"),
+            f"prompts alone have no loss: set it, or validate on {wanted}",
+            at=".validation.sampling",
+        )
+
+
+def _rewards(name: str, chosen: str, online: bool) -> Iterator[Rule]:
+    if online:
+        message = f"{name} learns from rewards: name at least one"
+        yield Rule(_unless(chosen, "self.rewards.size() > 0"), message, at=".rewards")
+    else:
+        remedy = "remove them (validation.sampling.scores measures samples)"
+        message = f"{name} does not use rewards: {remedy}"
+        yield Rule(_unless(chosen, "self.rewards.size() == 0"), message, at=".rewards")
+
+
+def _critic(name: str, chosen: str, *, has_critic: bool) -> Iterator[Rule]:
+    if has_critic:
+        given = "has(self.critic) && has(self.critic.model)"
+        yield Rule(
+            _unless(chosen, f"({given}) || self.rewards.size() == 0 || self.rewards.exists(r, has(r.model))"),
+            "no reward is a model to start the critic from: set critic.model",
+            at=".critic",
+        )
+        return
+    yield Rule(_unless(chosen, "!has(self.critic)"), f"{name} has no critic: remove it", at=".critic")
+    yield Rule(
+        _unless(chosen, "self.rewards.all(r, r.placement != 'WithCritic')"),
+        f"{name} has no critic: set placement to Own",
+        at=".rewards",
+    )
+
+
+def _reference(name: str, chosen: str, online: bool) -> Iterator[Rule]:
+    if not online:
+        message = f"{name} measures no KL: remove it"
+        yield Rule(_unless(chosen, "!has(self.reference)"), message, at=".reference")
+        return
+    kl = f"self.algorithm.{name}.kl"
+    remedy = f"remove it, or set algorithm.{name}.kl.fixed.coefficient above 0"
+    yield Rule(
+        _unless(f"{chosen} && has(self.reference)", f"!has({kl}.fixed) || {kl}.fixed.coefficient > 0.0"),
+        f"nothing measures KL in this job: {remedy}",
+        at=".reference",
+    )
+
+
+def _rollout(name: str, chosen: str, online: bool) -> Iterator[Rule]:
+    if online:
+        yield Rule(
+            _unless(chosen, "self.rollout.sampling.temperature > 0.0"),
+            f"must be above 0: {name} learns from what it samples",
+            at=".rollout.sampling.temperature",
+        )
+        return
+    sampled = "(has(self.validation) && has(self.validation.sampling))"
+    plain = " && ".join(_same("self.rollout", Rollout().model_dump(mode="json", by_alias=True)))
+    yield Rule(
+        _unless(chosen, f"{sampled} || ({plain})"),
+        f"{name} does not sample: remove it, or set validation.sampling",
+        at=".rollout",
+    )
+
+
+def _same(place: str, default: Mapping[str, Any]) -> Iterator[str]:
+    """Conditions that the object at this place holds these values. What is null there must not be set."""
+    for name, value in default.items():
+        here = f"{place}.{name}"
+        match value:
+            case None:
+                yield f"!has({here})"
+            case {}:
+                yield from _same(here, value)
+            case []:
+                yield f"{here}.size() == 0"
+            case bool():
+                yield f"{here} == {str(value).lower()}"
+            case str():
+                yield f"{here} == {text(value)}"
+            case _:
+                yield f"{here} == {value!r}"
+
+
+def _names() -> Iterator[Rule]:
+    yield Rule(
+        "!has(self.validation) || !has(self.validation.sampling) || "
+        "self.validation.sampling.scores.all(s, !self.rewards.exists(r, r.name == s.name))",
+        "a reward or another validation score has the name of one: rename one",
+        at=".validation.sampling.scores",
+    )
+
+
+def _stopping() -> Iterator[Rule]:
+    yield Rule(
+        "!has(self.validation) || !has(self.validation.earlyStopping) || has(self.validation.everySteps)",
+        "early stopping needs a measurement every so many steps: set it",
+        at=".validation.everySteps",
+    )

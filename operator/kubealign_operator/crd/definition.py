@@ -1,0 +1,96 @@
+"""The CustomResourceDefinition as one document."""
+
+from typing import Any
+
+from kubealign.spec.base import JOB_NAME, PATTERNS
+from kubealign.spec.job import GROUP, KIND, VERSION, AlignmentJob, AlignmentJobSpec
+from kubealign.spec.status import AlignmentJobStatus
+from kubealign_operator.crd.coherence import coherent
+from kubealign_operator.crd.immutability import unchanged
+from kubealign_operator.crd.rule import Rule, text
+from kubealign_operator.crd.rules import rules_below
+from kubealign_operator.crd.schema import Emitter, Schema
+
+PLURAL = "alignmentjobs"
+NAME = f"{PLURAL}.{GROUP}"
+
+_NAMES = (
+    Rule("self.metadata.name.size() <= 52", "metadata.name must have at most 52 characters"),
+    Rule(
+        f"self.metadata.name.size() > 52 || self.metadata.name.matches({text(JOB_NAME)})",
+        f"metadata.name must be {PATTERNS[JOB_NAME]}",
+    ),
+)
+
+
+def definition() -> dict[str, Any]:
+    """The definition, ready for an API server."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": NAME},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": PLURAL.removesuffix("s"),
+                "shortNames": ["aj"],
+                "categories": ["kubealign"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema()},
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.rollout.replicas",
+                            "statusReplicasPath": ".status.rolloutReplicas",
+                            "labelSelectorPath": ".status.selector",
+                        },
+                    },
+                    "additionalPrinterColumns": _COLUMNS,
+                }
+            ],
+        },
+    }
+
+
+def schema() -> Schema:
+    """The structural schema of an AlignmentJob."""
+    rules = dict(rules_below(AlignmentJobSpec))
+    rules[AlignmentJobSpec] = [*coherent(), *unchanged()]
+    return {
+        "type": "object",
+        "description": " ".join((AlignmentJob.__doc__ or "").split()),
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": Emitter.of(AlignmentJobSpec, rules).model(AlignmentJobSpec),
+            "status": Emitter.of(AlignmentJobStatus, {}).model(AlignmentJobStatus),
+        },
+        "x-kubernetes-validations": [rule.document() for rule in _NAMES],
+    }
+
+
+def _column(name: str, kind: str, path: str, description: str, *, wide: bool = False) -> dict[str, Any]:
+    column = {"name": name, "type": kind, "jsonPath": path, "description": description}
+    return {**column, "priority": 1} if wide else column
+
+
+_COLUMNS = [
+    _column("Phase", "string", ".status.phase", "Where the job is in its life."),
+    _column("Step", "integer", ".status.step", "The last step that was done."),
+    _column("Reward", "number", ".status.reward", "Mean reward of the last step."),
+    _column("Age", "date", ".metadata.creationTimestamp", "Since when there is this job."),
+    _column("KL", "number", ".status.kl", "KL to the reference at the last step.", wide=True),
+    _column("Weights", "integer", ".status.weightVersion", "The workers' weight version.", wide=True),
+    _column("Message", "string", ".status.message", "What it waits for, or why it failed.", wide=True),
+]

@@ -1,0 +1,178 @@
+"""The rules of single models: unions, and what their own validators check."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import BaseModel
+
+from kubealign.spec.algorithms import GRPO, KL, PPO, RLOO
+from kubealign.spec.base import Union, alias
+from kubealign.spec.coherence import RESERVED_NAMES
+from kubealign.spec.fields import entry, model_of
+from kubealign.spec.job import Critic, Reference
+from kubealign.spec.pod_template import (
+    RESERVED_LABELS,
+    RESERVED_PREFIX,
+    RESERVED_VARIABLES,
+    EnvSource,
+    EnvVariable,
+    PodMetadata,
+)
+from kubealign.spec.pod_volumes import RESERVED_FOLDERS, RESERVED_VOLUMES, Volume, VolumeMount
+from kubealign.spec.rewards import Reward
+from kubealign.spec.rollout import Rollout, Sampling
+from kubealign.spec.validation import EarlyStopping, Target, ValidationScore
+from kubealign_operator.crd.rule import Rule, text
+
+
+def one_of(names: Sequence[str], example: str = "") -> list[Rule]:
+    """Exactly one of these fields is set."""
+    remedy = f": write {example}" if example else ""
+    message = f"exactly one of {', '.join(names)} must be set; none is set{remedy}"
+    return [Rule(" || ".join(f"has(self.{name})" for name in names), message), at_most_one_of(names)]
+
+
+def at_most_one_of(names: Sequence[str]) -> Rule:
+    """None of these fields is set, or one."""
+    held = ", ".join(f"has(self.{name})" for name in names)
+    message = f"exactly one of {', '.join(names)} must be set; several are set: remove all but one"
+    return Rule(f"[{held}].filter(set, set).size() <= 1", message)
+
+
+def union(model: type[Union]) -> list[Rule]:
+    """The rule of a union; none where its one member is a default."""
+    names = [alias(model, name) for name in model.model_fields]
+    if model.default_member is None:
+        return one_of(names)
+    return [at_most_one_of(names)] if len(names) > 1 else []
+
+
+_KL = one_of(["fixed", "adaptive"], "fixed: {coefficient: 0.05}")
+
+_MINIBATCHES = Rule(
+    "!has(self.minibatchSequences) || "
+    "self.promptsPerStep * self.samplesPerPrompt % self.minibatchSequences == 0",
+    "must divide promptsPerStep x samplesPerPrompt",
+    at=".minibatchSequences",
+)
+_ADAPTIVE = Rule(
+    "!has(self.kl.adaptive) || self.kl.placement != 'Loss'",
+    "an adaptive coefficient steers KL in the reward: set placement to Reward, or use fixed",
+    at=".kl.adaptive",
+)
+_REWARD_ONLY = Rule(
+    "self.kl.placement == 'Reward' || (has(self.kl.fixed) && self.kl.fixed.coefficient == 0.0)",
+    "RLOO takes the KL from the sequence's reward: set Reward",
+    at=".kl.placement",
+)
+_NAMES = [
+    Rule(f"self.name != {text(name)}", f"this name stands for {meaning}: choose another", at=".name")
+    for name, meaning in RESERVED_NAMES.items()
+]
+_LABELS = ", ".join(text(label) for label in RESERVED_LABELS)
+_FOLDERS = ", ".join(text(folder) for folder in RESERVED_FOLDERS)
+
+_OWN: dict[type[BaseModel], list[Rule]] = {
+    KL: _KL,
+    PPO: [_MINIBATCHES, _ADAPTIVE],
+    RLOO: [_MINIBATCHES, _ADAPTIVE, _REWARD_ONLY],
+    GRPO: [_MINIBATCHES, _ADAPTIVE],
+    Target: one_of(["atLeast", "atMost"], "atLeast: 0.5"),
+    Sampling: [
+        Rule(
+            "self.minTokens <= self.maxTokens",
+            "must be at most maxTokens",
+            at=".minTokens",
+        )
+    ],
+    Rollout: [
+        Rule(
+            "self.minReplicas <= self.replicas",
+            "must be at most replicas",
+            at=".minReplicas",
+        )
+    ],
+    Critic: [
+        Rule(
+            "self.headInit != 'RewardModel' || !has(self.model) || !has(self.model.config)",
+            "a model with random weights has no reward head: set Zero",
+            at=".headInit",
+        )
+    ],
+    Reference: [
+        Rule(
+            "!has(self.podTemplate) || self.placement == 'Own'",
+            "a reference WithTrainer has no pod of its own: set trainer.podTemplate",
+            at=".podTemplate",
+        )
+    ],
+    Reward: [
+        *one_of(["model", "function"]),
+        Rule(
+            "!has(self.function) || self.placement == 'Own'",
+            "is for models; a function runs on its own: set Own",
+            at=".placement",
+        ),
+        Rule(
+            "!has(self.podTemplate) || self.placement == 'Own'",
+            "a reward WithCritic has no pod of its own: set critic.podTemplate",
+            at=".podTemplate",
+        ),
+        *_NAMES,
+    ],
+    ValidationScore: _NAMES,
+    EarlyStopping: [
+        Rule(
+            "self.metric.startsWith('val/')",
+            "must name a validation metric, such as val/loss: they begin with val/",
+            at=".metric",
+        )
+    ],
+    PodMetadata: [
+        Rule(
+            "!has(self.labels) || "
+            f"self.labels.all(key, !(key in [{_LABELS}]) && !key.startsWith({text(RESERVED_PREFIX)}))",
+            f"{RESERVED_PREFIX}*, {' and '.join(RESERVED_LABELS)} are set by kubealign itself: remove them",
+            at=".labels",
+        )
+    ],
+    EnvSource: one_of(["secretKeyRef", "configMapKeyRef", "fieldRef"]),
+    EnvVariable: [
+        *one_of(["value", "valueFrom"], 'value: ""'),
+        Rule(
+            f"!self.name.startsWith({text(RESERVED_VARIABLES)})",
+            "is set by kubealign itself: remove it",
+            at=".name",
+        ),
+    ],
+    Volume: [
+        *one_of(["configMap", "secret", "persistentVolumeClaim", "emptyDir"]),
+        Rule(
+            f"!self.name.startsWith({text(RESERVED_VOLUMES)})",
+            f"names that begin with {RESERVED_VOLUMES} are taken: choose another",
+            at=".name",
+        ),
+    ],
+    VolumeMount: [
+        Rule(
+            f"[{_FOLDERS}].all(own, self.mountPath != own && !self.mountPath.startsWith(own + '/'))",
+            f"must not be or lie below {', '.join(RESERVED_FOLDERS)}: choose another folder",
+            at=".mountPath",
+        )
+    ],
+}
+
+
+def rules_below(root: type[BaseModel]) -> Mapping[type[BaseModel], Sequence[Rule]]:
+    """The rules of every model from the root down."""
+    return {
+        model: union(model) if issubclass(model, Union) else _OWN.get(model, [])
+        for model in set(_models(root))
+    }
+
+
+def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield model
+    for field in model.model_fields.values():
+        below = model_of(entry(field.annotation) or field.annotation)
+        if below is not None:
+            yield from _models(below)

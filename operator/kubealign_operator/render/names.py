@@ -1,0 +1,78 @@
+"""What the objects of a job are called, and what they are labelled with."""
+
+from kubealign.process import Role
+from kubealign.roles import Process
+from kubealign.spec.job import GROUP
+
+#: The container of every pod of a job.
+MAIN = "main"
+NATS = "nats"
+DRIVER = "driver"
+FIELD_MANAGER = "kubealign"
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+APP = "app.kubernetes.io/name"
+KUBEALIGN = "kubealign"
+JOB_LABEL = f"{GROUP}/job"
+UID_LABEL = f"{GROUP}/job-uid"
+GROUP_LABEL = f"{GROUP}/group"
+PROCESS_LABEL = f"{GROUP}/process"
+ROLE_LABEL = f"{GROUP}/role"
+ATTEMPT_LABEL = f"{GROUP}/attempt"
+
+#: What a watch of all that belongs to jobs selects.
+OWNED_SELECTOR = f"{MANAGED_BY}={KUBEALIGN},{JOB_LABEL}"
+
+
+def bus() -> Process:
+    """The job's NATS server, as a process among the others."""
+    return Process(name=NATS, role=Role.NATS, group=NATS, module="", serves=False)
+
+
+def pod(job: str, process: str) -> str:
+    return f"{job}-{process}"
+
+
+def peers(job: str) -> str:
+    """The headless Service, and the NetworkPolicy."""
+    return f"{job}-peers"
+
+
+def credentials(job: str) -> str:
+    """The Secret."""
+    return f"{job}-credentials"
+
+
+def document(job: str) -> str:
+    """The ConfigMap."""
+    return f"{job}-document"
+
+
+def host(job: str, namespace: str, process: str) -> str:
+    """Where the other pods of the job reach this process."""
+    return f"{process}.{peers(job)}.{namespace}.svc"
+
+
+def pod_group(job: str, uid: str) -> str:
+    """Of the pods that a queue admits together."""
+    return f"{job}-{uid[:8]}"
+
+
+def run_folder(job: str, uid: str) -> str:
+    """In the checkpoint's volume. Another job of the same name does not find this one's commits."""
+    return f"{job}-{uid[:8]}"
+
+
+def redis_user(uid: str) -> str:
+    """The job's user of the platform's Redis."""
+    return f"kubealign-{uid}"
+
+
+def redis_prefix(namespace: str, job: str) -> str:
+    """What the names of the job's keys begin with."""
+    return f"kubealign:{namespace}:{job}:"
+
+
+def rollout_selector(uid: str) -> str:
+    """Of the rollout workers, for the scale subresource."""
+    return f"{UID_LABEL}={uid},{GROUP_LABEL}={Role.ROLLOUT}"

@@ -1,0 +1,63 @@
+"""The status that a job has, whoever wrote it."""
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from kubealign.spec.status import AlignmentJobStatus, Condition
+from kubealign_operator.render.reading import mapping, moment
+
+#: Of a counter. Whatever is beyond was not written by us.
+_MOST = 2**31 - 1
+_TIMES = ("start_time", "completion_time", "active_since")
+_COUNTS = ("step", "max_steps", "weight_version", "restarts", "rollout_replicas", "observed_generation")
+_FIGURES = ("reward", "kl", "active_seconds")
+
+
+def past(status: object) -> AlignmentJobStatus:
+    """What of it makes sense; a field that does not counts as not there."""
+    held: dict[str, Any] = dict(mapping(status))
+    while True:
+        try:
+            found = AlignmentJobStatus.model_validate(held)
+        except ValidationError as error:
+            bad = {str(details["loc"][0]) for details in error.errors() if details["loc"]}
+            kept = {name: value for name, value in held.items() if name not in bad}
+            held = kept if len(kept) < len(held) else {}
+        else:
+            return _sound(found)
+
+
+def _sound(status: AlignmentJobStatus) -> AlignmentJobStatus:
+    changed: dict[str, Any] = {name: moment(getattr(status, name)) for name in _TIMES}
+    changed |= {name: _count(getattr(status, name)) for name in _COUNTS}
+    changed |= {name: _figure(getattr(status, name)) for name in _FIGURES}
+    attempts: Mapping[str, int] = status.attempts or {}
+    changed["attempts"] = {name: count for name, held in attempts.items() if (count := _count(held))} or None
+    changed["conditions"] = [
+        condition.model_copy(update={"last_transition_time": at})
+        for condition in status.conditions or []
+        if (at := moment(condition.last_transition_time)) is not None
+    ] or None
+    return status.model_copy(update=changed)
+
+
+def condition_of(status: AlignmentJobStatus, kind: str) -> Condition | None:
+    return next((held for held in status.conditions or [] if held.type == kind), None)
+
+
+def active_seconds(status: AlignmentJobStatus, now: datetime) -> float:
+    """How long the job has been at work, suspensions left out."""
+    since = 0.0 if status.active_since is None else (now - status.active_since).total_seconds()
+    return (status.active_seconds or 0.0) + max(0.0, since)
+
+
+def _count(value: int | None) -> int | None:
+    return None if value is None or not 0 <= value <= _MOST else value
+
+
+def _figure(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

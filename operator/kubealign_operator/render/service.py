@@ -1,0 +1,24 @@
+"""The names under which a job's pods find one another."""
+
+from typing import Any
+
+from kubealign.pod import GRPC_PORT, METRICS_PORT, NATS_PORT
+from kubealign_operator.render import names
+from kubealign_operator.render.metadata import object_metadata
+from kubealign_operator.render.scene import Scene
+
+
+def service(scene: Scene) -> dict[str, Any]:
+    """Headless. A pod has its name before it is ready: the ranks of a group meet to become so."""
+    ports = {"grpc": GRPC_PORT, "metrics": METRICS_PORT, "nats": NATS_PORT}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": object_metadata(scene, names.peers(scene.name)),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {names.UID_LABEL: scene.uid},
+            "ports": [{"name": name, "port": port, "targetPort": port} for name, port in ports.items()],
+        },
+    }

@@ -1,0 +1,38 @@
+"""What a process is told through its environment."""
+
+from kubealign.pod import GRPC_PORT, RENDEZVOUS_PORT, PodRedis, PodSettings
+from kubealign.roles import Process
+from kubealign_operator.render import names
+from kubealign_operator.render.claims import mounted, run_folder
+from kubealign_operator.render.scene import Scene
+
+
+def settings_of(scene: Scene, process: Process) -> PodSettings:
+    """Everything but the secrets and what is the same in every pod."""
+
+    def host(name: str) -> str:
+        return names.host(scene.name, scene.namespace, name)
+
+    platform = scene.platform
+    return PodSettings(
+        name=process.name,
+        role=process.role,
+        host=host(process.name),
+        rank=process.rank,
+        world_size=process.world_size,
+        reward=process.reward,
+        run_dir=mounted(*run_folder(scene.job, scene.uid)),
+        results={entry.name: mounted(entry.claim_name, entry.path) for entry in scene.dependencies},
+        serves=process.serves,
+        one_shot=process.one_shot,
+        peers={group: f"{host(f'{group}-0')}:{GRPC_PORT}" for group in process.calls},
+        rendezvous=f"{host(f'{process.group}-0')}:{RENDEZVOUS_PORT}" if process.world_size > 1 else None,
+        nats_host=host(names.NATS),
+        redis=PodRedis(
+            host=platform.redis_host,
+            port=platform.redis_port,
+            user=names.redis_user(scene.uid),
+            prefix=names.redis_prefix(scene.namespace, scene.name),
+            tls=platform.redis_tls,
+        ),
+    )

@@ -1,0 +1,38 @@
+"""Which pod templates reach a process."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kubealign.process import Role
+from kubealign.roles import Process
+from kubealign.spec.job import AlignmentJobSpec
+from kubealign.spec.pod_template import PodTemplate
+from kubealign_operator.render.reading import inside, mapping
+from kubealign_operator.render.scene import Scene
+
+
+def templates(scene: Scene, process: Process) -> Iterator[Mapping[str, Any]]:
+    """In the order in which they are laid over the pod: the platform's, the job's, the role's."""
+    yield mapping(scene.platform.pod_template)
+    for template in (scene.job.spec.pod_template, _of_role(scene.job.spec, process)):
+        if template is not None:
+            held = template.model_dump(mode="json", by_alias=True, exclude_none=True)
+            yield _without_containers(held) if process.role is Role.NATS else held
+
+
+def _of_role(spec: AlignmentJobSpec, process: Process) -> PodTemplate | None:
+    if process.reward is not None:
+        return next((reward.pod_template for reward in spec.rewards if reward.name == process.reward), None)
+    holder = {
+        "trainer": spec.trainer,
+        "critic": spec.critic,
+        "reference": spec.reference,
+        "rollout": spec.rollout,
+    }.get(process.group)
+    return None if holder is None else holder.pod_template
+
+
+def _without_containers(template: Mapping[str, Any]) -> dict[str, Any]:
+    """The bus is placed like the job's other pods, but its container is none of the job's models'."""
+    spec = {name: held for name, held in mapping(inside(template, "spec")).items() if name != "containers"}
+    return {**template, "spec": spec}

@@ -1,0 +1,113 @@
+"""The volumes of a pod, and where its container sees them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from kubealign import pod as container
+from kubealign.process import Role
+from kubealign.roles import Process
+from kubealign_operator.render import names
+from kubealign_operator.render.claims import mounted
+from kubealign_operator.render.reading import inside, items
+from kubealign_operator.render.scene import Scene
+
+#: Of a process without a memory limit. Memory that is not written is not taken.
+_SHARED_MEMORY = "16Gi"
+_SHARED_MEMORY_VOLUME = "kubealign-shared-memory"
+_RUNTIME = "16Mi"
+#: For the group, which is the pod's fsGroup, and nobody else.
+_PRIVATE = 0o440
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A volume (its source) and the folder where it is seen."""
+
+    name: str
+    source: dict[str, Any]
+    path: str
+    read_only: bool = False
+
+    @property
+    def volume(self) -> dict[str, Any]:
+        return {"name": self.name, **self.source}
+
+    @property
+    def volume_mount(self) -> dict[str, Any]:
+        mount: dict[str, Any] = {"name": self.name, "mountPath": self.path}
+        return {**mount, "readOnly": True} if self.read_only else mount
+
+
+def common(scene: Scene, role: Role) -> list[Mount]:
+    """What every pod has: its credentials and a place for temporary files."""
+    return [_credentials(scene, role), Mount("kubealign-scratch", {"emptyDir": {}}, container.SCRATCH)]
+
+
+def of_role(scene: Scene, process: Process) -> list[Mount]:
+    """What the pod of a role has besides."""
+    document = str(PurePosixPath(container.DOCUMENT).parent)
+    mounts = [
+        Mount("kubealign-job", {"configMap": {"name": names.document(scene.name)}}, document, read_only=True),
+        Mount("kubealign-runtime", _memory(_RUNTIME), container.RUNTIME),
+        Mount(_SHARED_MEMORY_VOLUME, _memory(_SHARED_MEMORY), container.SHARED_MEMORY),
+    ]
+    for index, (claim, written) in enumerate(scene.claims.items()):
+        source = {"persistentVolumeClaim": {"claimName": claim}}
+        mounts.append(
+            Mount(f"kubealign-claim-{index}", source, str(mounted(claim, "")), read_only=not written)
+        )
+    function = None if process.reward is None else scene.job.spec.scorer(process.reward).function
+    if function is not None and function.config_map is not None:
+        held = function.config_map
+        path = str(PurePosixPath(held.path).parent)
+        mounts.append(Mount("kubealign-function", {"configMap": {"name": held.name}}, path, read_only=True))
+    return mounts
+
+
+def of_bus() -> list[Mount]:
+    """The bus is a cache: its streams need not outlive the pod."""
+    return [
+        Mount("kubealign-streams", {"emptyDir": {}}, container.NATS_DATA),
+        Mount("kubealign-runtime", _memory(_RUNTIME), container.RUNTIME),
+    ]
+
+
+def fit_shared_memory(pod_spec: dict[str, Any]) -> None:
+    """Size it by the container's memory limit, once that is settled: it counts against that limit."""
+    limits = (
+        inside(entry, "resources", "limits", "memory")
+        for entry in items(pod_spec.get("containers"))
+        if entry.get("name") == names.MAIN
+    )
+    limit = next(limits, None)
+    for volume in items(pod_spec.get("volumes")):
+        if limit is not None and isinstance(volume, dict) and volume.get("name") == _SHARED_MEMORY_VOLUME:
+            volume.update(_memory(str(limit)))
+
+
+def _memory(size: str) -> dict[str, Any]:
+    return {"emptyDir": {"medium": "Memory", "sizeLimit": size}}
+
+
+def _credentials(scene: Scene, role: Role) -> Mount:
+    secret = names.credentials(scene.name)
+    files = {
+        container.CA_FILE: container.CA_FILE,
+        f"{role}.pem": container.CERTIFICATE_FILE,
+        f"{role}-key.pem": container.KEY_FILE,
+        container.NATS_PASSWORD_FILE: container.NATS_PASSWORD_FILE,
+    }
+    if role is not Role.NATS:
+        files[container.REDIS_PASSWORD_FILE] = container.REDIS_PASSWORD_FILE
+    sources: list[dict[str, Any]] = [{"secret": {"name": secret, "items": _items(files)}}]
+    if scene.platform.redis_tls and role is not Role.NATS:
+        ca = _items({container.REDIS_CA_FILE: container.REDIS_CA_FILE})
+        sources.append({"secret": {"name": secret, "items": ca, "optional": True}})
+    source = {"projected": {"defaultMode": _PRIVATE, "sources": sources}}
+    return Mount("kubealign-credentials", source, container.SECRETS, read_only=True)
+
+
+def _items(files: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "path": path} for key, path in files.items()]

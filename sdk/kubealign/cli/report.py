@@ -1,0 +1,20 @@
+"""What is wrong with a job's file, on the terminal."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
+from kubealign.spec.errors import SpecError
+
+
+def show_errors(errors: Iterable[SpecError]) -> None:
+    """One line an error on stderr; colours on a terminal only."""
+    console = Console(stderr=True)
+    for error in errors:
+        text = Text(str(error))
+        if error.path:
+            text.highlight_words([error.path], style="bold")
+        if error.held:
+            text.highlight_words([f"it holds {error.held}"], style="red")
+        console.print(text, soft_wrap=True)

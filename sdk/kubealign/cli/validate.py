@@ -1,0 +1,27 @@
+"""`kubealign validate`: is it a job that would be accepted?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kubealign.cli.options import Overrides, Parameters, parameters
+from kubealign.cli.report import show_errors
+from kubealign.spec.load import load_files
+
+
+def validate(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", show_default=False)],
+    param: Parameters = [],  # noqa: B006 (typer copies it)
+    set_: Overrides = [],  # noqa: B006
+) -> None:
+    """Check job files: every error of every file at once, each with its line and the remedy."""
+    checked, errors = load_files(files, parameters(param), set_)
+    show_errors(errors)
+    for file in checked:
+        show_errors(file.errors)
+        if not file.errors:
+            jobs = "1 job" if len(file.jobs) == 1 else f"{len(file.jobs)} jobs"
+            typer.echo(f"{file.path}: {jobs}, valid")
+    if errors or any(file.errors for file in checked):
+        raise typer.Exit(1)

@@ -1,0 +1,62 @@
+"""What a process does between the fork and its own work. Runs in the child only."""
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+from kubealign.local import preload
+from kubealign.local.death import die_with_parent, name_process
+
+
+def run_module(name: str, log: str, module: str, arguments: Sequence[str]) -> None:
+    """`module.main([name, *arguments])`; its result is the exit code. Does not return."""
+    _settle(name, log)
+    try:
+        code = int(importlib.import_module(module).main([name, *arguments]))
+    except SystemExit as ended:
+        code = _code(ended)
+    except BaseException:  # noqa: BLE001 - reported: it goes to the log, and the code says that it failed
+        traceback.print_exc()
+        code = 1
+    # The work is over: a thread left behind must not keep the process.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def run_program(name: str, log: str, command: Sequence[str]) -> None:
+    """Become another program. Does not return."""
+    _settle(name, log)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.execv(command[0], list(command))
+
+
+def _settle(name: str, log: str) -> None:
+    if preload.FORK_SERVER is None:
+        raise RuntimeError("kubealign cannot be imported where sys.path has not been changed: install it")
+    # A session of its own: what it starts and leaves behind can be found and ended.
+    os.setsid()
+    die_with_parent(preload.FORK_SERVER)
+    name_process(f"ka:{name}")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _code(ended: SystemExit) -> int:
+    """The exit code that the interpreter would make of it."""
+    if ended.code is None:
+        return 0
+    if isinstance(ended.code, int):
+        return ended.code
+    sys.stderr.write(f"{ended.code}\n")
+    return 1

@@ -1,0 +1,29 @@
+"""What a job may ask for in a cluster only. A podTemplate is none of it: here it is ignored."""
+
+from collections.abc import Iterator
+
+from kubealign.local.failure import RunRefused
+from kubealign.spec.job import AlignmentJob
+
+
+def refuse_cluster_only(job: AlignmentJob) -> None:
+    """Raises RunRefused where the job wants what one machine does not have."""
+    problems = list(_problems(job))
+    if problems:
+        raise RunRefused("\n".join(f"{job.name}: {problem}" for problem in problems))
+
+
+def _problems(job: AlignmentJob) -> Iterator[str]:
+    if job.spec.suspend:
+        yield "spec.suspend: is true, so it is not started: set it to false, or remove it"
+    functions = [(f"spec.rewards[{i}]", reward.function) for i, reward in enumerate(job.spec.rewards)]
+    functions += [
+        (f"spec.validation.sampling.scores[{i}]", score.function) for i, score in enumerate(job.spec.scores)
+    ]
+    for place, function in functions:
+        if function is not None and function.config_map is not None:
+            held = function.config_map
+            yield (
+                f"{place}.function.configMap: ConfigMaps are for clusters ({held.key} of {held.name}): on "
+                f"one machine name a file, function: {{file: {{path: {held.key}, name: {held.function}}}}}"
+            )

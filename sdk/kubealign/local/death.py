@@ -1,0 +1,30 @@
+"""Nothing outlives its parent: the kernel kills a process when its parent is gone, even by kill -9."""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+# Loaded once, before any fork.
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def die_with_parent(parent: int) -> None:
+    """Have this process killed when the thread of `parent` (a process id) that started it ends; see prctl(2).
+
+    It holds across exec. Outside Linux there is no such thing: there only an orderly end cleans up."""
+    if _LIBC is None:
+        return
+    if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    # The parent may have ended before the call took effect.
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def name_process(name: str) -> None:
+    """What ps and top call this process; the kernel keeps 15 bytes of it."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)

@@ -1,0 +1,99 @@
+"""Where a person sees a run: a live panel on a terminal, a line a step elsewhere."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+
+from kubealign.local.lines import figures, seconds, step_line, validation
+from kubealign.local.panel import panel
+from kubealign.local.run_status import Phase, RunStatus
+from kubealign.local.snapshot import Snapshot
+from kubealign.local.supervisor import ProcessView
+from kubealign.read_model import ReadModel
+from kubealign.spec.job import AlignmentJob
+
+_LOOK_SECONDS = 0.5
+
+
+def display_for(console: Console) -> "LinesDisplay":
+    """The live panel where the console is a terminal that can show one."""
+    return (
+        PanelDisplay(console)
+        if console.is_terminal and not console.is_dumb_terminal
+        else LinesDisplay(console)
+    )
+
+
+class LinesDisplay:
+    """A line a step, and one for whatever else happens. Each goes out at once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._snapshot = Snapshot("", 0, 0.0)
+        self._folder = Path()
+
+    def begin(self, job: AlignmentJob, folder: Path) -> None:
+        self._snapshot = Snapshot(job.name, job.spec.max_steps, time.time())
+        self._folder = folder
+        self.say(f"started; logs: {folder / 'logs'}")
+
+    def say(self, text: str) -> None:
+        """Tell something about the job."""
+        name = f"[bold]{escape(self._snapshot.job)}[/bold]: " if self._snapshot.job else ""
+        # A reader that has gone away does not stop the job. For a broken pipe rich falls silent and exits.
+        with contextlib.suppress(OSError, SystemExit):
+            self._console.print(name + escape(text), soft_wrap=True, highlight=False)
+
+    async def follow(
+        self, reader: ReadModel, processes: Callable[[], list[ProcessView]], over: asyncio.Event
+    ) -> None:
+        """Show progress until `over` is set, then what came last, and return."""
+        while True:
+            last = over.is_set()
+            for metrics in await self._snapshot.refresh(reader, processes):
+                self.say(step_line(metrics, self._snapshot.max_steps))
+            if last:
+                return
+            await _pause(over)
+
+    def end(self, status: RunStatus) -> None:
+        """How it went."""
+        duration = seconds((status.ended_at or status.started_at) - status.started_at)
+        if status.phase is Phase.SUCCEEDED:
+            last = " ".join([*figures(status.metrics), *validation(status.metrics)])
+            self.say(
+                f"succeeded after {duration}; result: {self._folder / 'result'}"
+                + (f"; {last}" if last else "")
+            )
+        elif status.phase is Phase.STOPPED:
+            self.say(status.message)
+        else:
+            self.say(f"failed after {duration}: {status.message}")
+
+
+class PanelDisplay(LinesDisplay):
+    """A panel that is drawn anew twice a second; what is said stands above it."""
+
+    async def follow(
+        self, reader: ReadModel, processes: Callable[[], list[ProcessView]], over: asyncio.Event
+    ) -> None:
+        with Live(console=self._console, auto_refresh=False) as live:
+            while True:
+                last = over.is_set()
+                await self._snapshot.refresh(reader, processes)
+                live.update(panel(self._snapshot, time.time()), refresh=True)
+                if last:
+                    return
+                await _pause(over)
+
+
+async def _pause(over: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LOOK_SECONDS):
+            await over.wait()

@@ -1,0 +1,43 @@
+"""The end of a process, in words."""
+
+import signal
+from pathlib import Path
+
+from kubealign.local.disk import has_no_room, no_room_message
+from kubealign.local.fork_server import Child
+from kubealign.local.log_tail import log_tail
+
+
+def how_it_ended(code: int) -> str:
+    """`ended with code 1`, `was killed by SIGKILL`; `code` is minus the signal's number then."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def crash_message(child: Child, code: int, max_restarts: int) -> str:
+    """Why the job fails when a process has died once too often."""
+    budget = f"all {max_restarts} restarts are used up" if max_restarts else "the job allows no restart"
+    return (
+        f"{child.name} {how_it_ended(code)}, and {budget} (lifecycle.maxRestarts). "
+        f"Its log, {child.log}, ends:\n{log_tail(child.log, child.log_start)}"
+    )
+
+
+def permanent_message(child: Child, termination: Path | None) -> str:
+    """Why the job fails when a process says that a restart would not help."""
+    try:
+        cause = termination.read_text().strip() if termination is not None else ""
+    except OSError:
+        cause = ""
+    if cause:
+        return f"{child.name}: {cause}"
+    if has_no_room(child.log.parent):
+        return f"{child.name}: {no_room_message(child.log.parent)}"
+    return (
+        f"{child.name} said that a restart would not help, but not why. "
+        f"Its log, {child.log}, ends:\n{log_tail(child.log, child.log_start)}"
+    )

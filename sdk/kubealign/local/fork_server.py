@@ -1,0 +1,214 @@
+"""Starts processes in half a second each: they are forked from one that has the heavy libraries imported.
+
+The standard library's fork server, with three things added: nothing outlives the runner, every process writes
+to a log of its own, and exits are events of the asyncio loop.
+"""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import select
+import signal
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from kubealign.libraries import ENVIRONMENT
+from kubealign.local import child, preload
+from kubealign.local.failure import RunFailed
+from kubealign.local.log_tail import log_tail
+
+_ATTEMPTS = 3
+_ENDING_SECONDS = 5.0
+
+
+class Child:
+    """A process of the fork server. It leads a session of its own; what it leaves there ends with it."""
+
+    def __init__(
+        self, name: str, process: ForkServerProcess, log: Path, log_start: int, thread: ThreadPoolExecutor
+    ):
+        self.name = name
+        self.log = log
+        #: Size of the log, in bytes, when the process was started.
+        self.log_start = log_start
+        self.pid: int = process.pid or 0
+        self._process = process
+        self._thread = thread
+        self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._reaping: asyncio.Future[None] | None = None
+        self._handle = _handle(self.pid)
+        asyncio.get_running_loop().add_reader(process.sentinel, self._ended)
+
+    @property
+    def running(self) -> bool:
+        return not self._exit.done()
+
+    async def wait(self) -> int:
+        """Its exit code, or minus the signal that ended it."""
+        return await asyncio.shield(self._exit)
+
+    def terminate(self) -> None:
+        """Ask it to end in good order."""
+        if self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it, and what it started, at once."""
+        if self.running:
+            _sweep(self.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def _ended(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._process.sentinel)
+        self._reaping = asyncio.ensure_future(self._reap(loop))
+
+    async def _reap(self, loop: asyncio.AbstractEventLoop) -> None:
+        code = await loop.run_in_executor(self._thread, _collect, self._process)
+        _sweep(self.pid)
+        # A fork server that was killed is gone before the processes that the kernel kills with it.
+        await _gone(self._handle)
+        self._exit.set_result(code)
+
+
+class ForkServer:
+    """One for all jobs of a run. A context manager; all that it started must have ended before it is left.
+
+    `modules` are imported ahead; those that cannot be are in the log, and fail where they are needed."""
+
+    def __init__(
+        self, modules: Sequence[str], log: Path, environment: Mapping[str, str] = ENVIRONMENT
+    ) -> None:
+        self._modules = tuple(modules)
+        self._log = log
+        self._pid_file = log.with_suffix(".pid")
+        self._killed = False
+        self._environment = dict(environment)
+        self._context = multiprocessing.get_context("forkserver")
+        # The kernel ties the fork server's life to the thread that starts it. All of multiprocessing is used
+        # from this one thread, as its bookkeeping of children is not safe to use from several.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fork-server")
+
+    async def __aenter__(self) -> "ForkServer":
+        await self._run(self._ensure_running)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        # The thread's end is the fork server's.
+        self._thread.shutdown(wait=False)
+        self._pid_file.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """End it and everything that it started, at once. It starts nothing any more."""
+        self._killed = True
+        with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+            os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
+
+    async def module(self, name: str, log: Path, module: str, arguments: Sequence[str]) -> Child:
+        """Start `module.main([name, *arguments])`, which returns the exit code."""
+        return await self._start(name, log, child.run_module, module, tuple(arguments))
+
+    async def program(self, name: str, log: Path, command: Sequence[str]) -> Child:
+        """Start another program; command[0] is its path."""
+        return await self._start(name, log, child.run_program, tuple(command))
+
+    async def _start(self, name: str, log: Path, target: Any, *arguments: Any) -> Child:
+        log_start = _size(log)
+        process = await self._run(self._launch, name, target, (name, str(log), *arguments))
+        return Child(name, process, log, log_start, self._thread)
+
+    async def _run(self, function: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    def _launch(self, name: str, target: Any, arguments: tuple[Any, ...]) -> ForkServerProcess:
+        cause: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            if self._killed:
+                raise RunFailed(f"{name} is not started: the fork server was ended")
+            process = self._context.Process(target=target, name=name, args=arguments)
+            try:
+                self._ensure_running()
+                process.start()
+            except (EOFError, OSError) as error:
+                # The fork server died meanwhile, and what it had begun to start with it.
+                cause = error
+                _await_end(_ENDING_SECONDS)
+            else:
+                return process
+        raise RunFailed(
+            f"{name} could not be started: the fork server ends as soon as it starts. Its log, {self._log}, "
+            f"ends:\n{log_tail(self._log)}"
+        ) from cause
+
+    def _ensure_running(self) -> None:
+        """Start the fork server where it is not running, or has died."""
+        orders = preload.Preload(
+            os.getpid(), str(self._log), str(self._pid_file), self._environment, self._modules
+        )
+        self._context.set_forkserver_preload([preload.__name__])
+        os.environ[preload.VARIABLE] = orders.to_json()
+        try:
+            multiprocessing.forkserver.ensure_running()  # type: ignore[attr-defined]
+        finally:
+            del os.environ[preload.VARIABLE]
+
+
+def _await_end(seconds: float) -> None:
+    """Wait for a fork server that answers no more to be gone: as long as it is not, no other is started."""
+    pid = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    handle = None if pid is None else _handle(pid)
+    if handle is not None:
+        try:
+            select.select([handle], [], [], seconds)
+        finally:
+            os.close(handle)
+
+
+def _handle(pid: int) -> int | None:
+    """A descriptor that is readable once the process has ended (see pidfd_open(2)); None: it is gone, or
+    this system has no such thing."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+async def _gone(handle: int | None) -> None:
+    """Return when the process has ended. Closes the handle."""
+    if handle is None:
+        return
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(handle, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _collect(process: ForkServerProcess) -> int:
+    """The exit code. multiprocessing says 255 where the fork server died, and its children with it."""
+    process.join()
+    code = process.exitcode
+    process.close()
+    assert code is not None
+    return code
+
+
+def _sweep(leader: int) -> None:
+    """Kill what is left of the session of this process."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)

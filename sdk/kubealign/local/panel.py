@@ -1,0 +1,133 @@
+"""The live display's picture of a job. Pure: a snapshot in, something that rich can draw out."""
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from kubealign.local.lines import FIGURES, TIMES, seconds
+from kubealign.local.snapshot import Snapshot
+from kubealign.local.supervisor import State
+
+_STYLES = {
+    State.READY: "green",
+    State.FINISHED: "green",
+    State.RESTARTING: "red",
+    State.STOPPED: "dim",
+}
+_LONGEST_SAMPLE = 160
+_MOST_PROCESSES = 12
+
+
+def panel(snapshot: Snapshot, now: float) -> RenderableType:
+    """The whole picture. `now`: seconds since the epoch."""
+    parts: list[RenderableType] = [_steps(snapshot, now)]
+    if snapshot.recent:
+        parts.append(_figures(snapshot))
+        parts.append(_times(snapshot))
+    if snapshot.validation:
+        parts.append(_validation(snapshot))
+    parts.append(_processes(snapshot))
+    if snapshot.sample is not None:
+        parts.append(_sample(snapshot))
+    return Panel(Group(*parts), title=_title(snapshot), title_align="left", box=box.ROUNDED)
+
+
+def _title(snapshot: Snapshot) -> Text:
+    title = Text(snapshot.job, style="bold")
+    title.append(f"  {snapshot.progress.phase or 'starting'}", style="cyan")
+    if snapshot.progress.waiting_for:
+        title.append(f"  waiting for {snapshot.progress.waiting_for}", style="dim")
+    return title
+
+
+def _steps(snapshot: Snapshot, now: float) -> RenderableType:
+    line = Table.grid(padding=(0, 2))
+    line.add_column(no_wrap=True)
+    line.add_column(width=32)
+    line.add_column(no_wrap=True)
+    spent = seconds(now - snapshot.started_at)
+    left = snapshot.remaining_seconds
+    line.add_row(
+        f"step {snapshot.step}/{snapshot.max_steps}",
+        ProgressBar(total=snapshot.max_steps, completed=snapshot.step, width=32),
+        f"{spent} spent" + (f", about {seconds(left)} left" if left is not None else ""),
+    )
+    return line
+
+
+def _figures(snapshot: Snapshot) -> RenderableType:
+    newest = snapshot.recent[-1].values
+    line = Text()
+    for label, name, form in FIGURES:
+        if name in newest:
+            line.append(f"{label} ", style="dim")
+            line.append(form.format(newest[name]) + "  ", style="bold")
+    if "reward/mean" in newest and len(snapshot.recent) > 1:
+        line.append(_spark([m.values.get("reward/mean", 0.0) for m in snapshot.recent]), style="green")
+    return line
+
+
+def _times(snapshot: Snapshot) -> RenderableType:
+    newest = snapshot.recent[-1].values
+    line = Text("time by phase  ", style="dim")
+    for label, name in TIMES:
+        if newest.get(name):
+            line.append(f"{label} ", style="dim")
+            line.append(seconds(newest[name]) + "  ", style="default")
+    return line
+
+
+def _validation(snapshot: Snapshot) -> RenderableType:
+    line = Text("validation  ", style="dim")
+    for name, value in list(snapshot.validation.items())[:8]:
+        line.append(f"{name.removeprefix('val/')} ", style="dim")
+        line.append(f"{value:.3f}  ", style="default")
+    return line
+
+
+def _processes(snapshot: Snapshot) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("process", "state", "restarts", "weights", "running", "waiting"):
+        table.add_column(heading, no_wrap=True)
+    for view in snapshot.processes[:_MOST_PROCESSES]:
+        said = snapshot.heartbeats.get(view.name, {})
+        table.add_row(
+            view.name,
+            Text(view.state.lower(), style=_STYLES.get(view.state, "yellow")),
+            str(view.restarts) if view.restarts else "",
+            *(_cell(said.get(key)) for key in ("version", "running", "waiting")),
+        )
+    more = len(snapshot.processes) - _MOST_PROCESSES
+    if more > 0:
+        table.add_row(f"and {more} more", "", "", "", "", "")
+    return table
+
+
+def _sample(snapshot: Snapshot) -> RenderableType:
+    sample = snapshot.sample
+    assert sample is not None
+    line = Text("sample  ", style="dim")
+    line.append(_one_line(sample.prompt), style="default")
+    line.append(_one_line(sample.response), style="bold")
+    if sample.reward is not None:
+        line.append(f"  {sample.reward:.3f}", style="dim")
+    return line
+
+
+def _cell(said: object) -> str:
+    return "" if said is None else str(said)
+
+
+def _one_line(text: str) -> str:
+    line = text.replace("\n", "\\n")
+    return line if len(line) <= _LONGEST_SAMPLE else line[: _LONGEST_SAMPLE - 3] + "..."
+
+
+def _spark(values: list[float]) -> str:
+    low, high = min(values), max(values)
+    bars = "▁▂▃▄▅▆▇█"
+    scale = (len(bars) - 1) / (high - low) if high > low else 0.0
+    return "".join(bars[int((value - low) * scale)] for value in values)

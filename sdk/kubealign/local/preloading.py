@@ -1,0 +1,47 @@
+"""What the fork server imports for these jobs: torch, the models' parts of transformers, the roles."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from kubealign.roles import roles
+from kubealign.spec.dependencies import models
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.models import Model
+
+_LIBRARIES = ("torch", "grpc.aio", "grpc_health.v1.health", "nats", "redis.asyncio")
+_TRANSFORMERS = (
+    "transformers",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+)
+
+
+def modules(jobs: Iterable[AlignmentJob]) -> list[str]:
+    """Import names, heavy libraries first."""
+    jobs = list(jobs)
+    types = dict.fromkeys(kind for job in jobs for _, model in models(job) for kind in _model_types(model))
+    own = [f"transformers.models.{kind}.modeling_{kind}" for kind in types]
+    main = dict.fromkeys(process.module for job in jobs for process in roles(job))
+    return [*_LIBRARIES, *_TRANSFORMERS, *own, *main]
+
+
+def _model_types(model: Model) -> Iterator[str]:
+    """What transformers calls the architecture, where it can be known without asking the network."""
+    if model.config is not None:
+        kind = model.config.architecture.get("model_type")
+    elif model.path is not None:
+        kind = _declared(Path(model.path) / "config.json")
+    else:
+        kind = None
+    if isinstance(kind, str) and kind.isidentifier():
+        yield kind
+
+
+def _declared(config: Path) -> object:
+    try:
+        held = json.loads(config.read_text())
+    except (OSError, ValueError):
+        # Whoever loads the model says what is wrong with it.
+        return None
+    return held.get("model_type") if isinstance(held, dict) else None

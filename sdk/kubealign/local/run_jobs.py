@@ -1,0 +1,79 @@
+"""`kubealign run`: the jobs of a file on this machine, one after the other."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from kubealign.local.admission import Admitted, admit, folder_of, results_of
+from kubealign.local.display import LinesDisplay
+from kubealign.local.fork_server import ForkServer
+from kubealign.local.interruption import Interruption
+from kubealign.local.local_run import LocalRun
+from kubealign.local.nats_server import nats_program
+from kubealign.local.preloading import modules
+from kubealign.local.redis_server import redis_program
+from kubealign.local.run_status import Phase
+from kubealign.roles import Process, roles
+from kubealign.spec.job import AlignmentJob
+
+FAILED = 1
+INTERRUPTED = 130
+
+
+async def run_jobs(
+    jobs: Sequence[AlignmentJob],
+    runs_dir: Path,
+    fresh: bool,
+    display: LinesDisplay,
+    processes: Callable[[AlignmentJob], Sequence[Process]] = roles,
+    preload: Callable[[Sequence[AlignmentJob]], Sequence[str]] = modules,
+) -> int:
+    """The exit code of the command: 0, 1 when a job failed, 130 after Ctrl-C. `runs_dir` is absolute.
+
+    `processes` says which a job has, `preload` what is imported ahead of them.
+    Raises RunRefused before anything is started, and OSError where the folder cannot be written."""
+    nats_program()
+    redis_program()
+    interruption = Interruption()
+    with _locked(jobs, runs_dir), interruption.by_signals():
+        if fresh:
+            for job in jobs:
+                folder_of(runs_dir, job.name).delete()
+        admitted = [admit(job, folder_of(runs_dir, job.name)) for job in jobs]
+        waiting = [entry for entry in admitted if not _finished(entry, display)]
+        if not waiting:
+            return 0
+        preloaded = preload([entry.job for entry in waiting])
+        async with ForkServer(preloaded, runs_dir / "fork-server.log") as fork_server:
+            for entry in waiting:
+                run = LocalRun(
+                    entry.job,
+                    entry.folder,
+                    fork_server,
+                    display,
+                    results=results_of(entry.job, runs_dir),
+                    processes=processes(entry.job),
+                )
+                status = await run.run(interruption)
+                if interruption.asked.is_set() and status.phase is not Phase.FAILED:
+                    return INTERRUPTED
+                if status.phase is not Phase.SUCCEEDED:
+                    return FAILED
+    return 0
+
+
+def _finished(entry: Admitted, display: LinesDisplay) -> bool:
+    if entry.finished:
+        display.say(f"{entry.job.name}: finished before, result at {entry.folder.result}")
+    return entry.finished
+
+
+@contextmanager
+def _locked(jobs: Sequence[AlignmentJob], runs_dir: Path) -> Iterator[None]:
+    """Nobody else runs any of these jobs in this folder meanwhile. Raises RunRefused."""
+    with ExitStack() as held:
+        for job in jobs:
+            lock = folder_of(runs_dir, job.name).lock()
+            lock.acquire()
+            held.callback(lock.release)
+        yield

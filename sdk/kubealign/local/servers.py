@@ -1,0 +1,58 @@
+"""The job's own NATS and Redis servers as units of the supervisor."""
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from kubealign.local.fork_server import Child, ForkServer
+from kubealign.local.ports import LOOPBACK, Ports
+from kubealign.local.run_folder import RunFolder
+from kubealign.local.supervisor import Member, Unit
+
+
+class Server(Protocol):
+    """A program that listens on one port."""
+
+    @property
+    def port(self) -> int: ...
+    def command(self) -> list[str]: ...
+    async def ready(self) -> None: ...
+
+
+S = TypeVar("S", bound=Server)
+
+
+class KeptServer(Generic[S]):
+    """A server that keeps its port and store from when it has once been ready.
+
+    Until then every start takes another port, as one that looked free may be taken the moment after."""
+
+    def __init__(
+        self, name: str, make: Callable[[int], S], ports: Ports, fork_server: ForkServer, folder: RunFolder
+    ) -> None:
+        self._name = name
+        self._make = make
+        self._ports = ports
+        self._fork_server = fork_server
+        self._folder = folder
+        self._server: S | None = None
+        self._was_ready = False
+
+    @property
+    def server(self) -> S:
+        assert self._server is not None
+        return self._server
+
+    def unit(self) -> Unit:
+        member = Member(self._name, self._start, self._ready, waits_for=f"the server to answer on {LOOPBACK}")
+        return Unit(self._name, self._name, (member,))
+
+    async def _start(self) -> Child:
+        if self._server is None or not self._was_ready:
+            self._server = self._make(self._ports.take())
+        return await self._fork_server.program(
+            self._name, self._folder.log(self._name), self._server.command()
+        )
+
+    async def _ready(self) -> None:
+        await self.server.ready()
+        self._was_ready = True

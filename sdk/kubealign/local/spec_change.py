@@ -1,0 +1,59 @@
+"""What of a job may change between two runs of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kubealign.local.failure import RunRefused
+from kubealign.spec.changes import HARMLESS, MAX_STEPS
+from kubealign.spec.job import AlignmentJob
+
+
+def document(job: AlignmentJob) -> dict[str, Any]:
+    """The job as it would be written, with every default."""
+    return job.model_dump(mode="json", by_alias=True)
+
+
+def read_job(path: Path) -> AlignmentJob | None:
+    """The job of an earlier run; None where there was none. Raises RunRefused for what is no job."""
+    try:
+        return AlignmentJob.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise RunRefused(
+            f"{path} was written by another version of kubealign, or is damaged: start again with --fresh"
+        ) from error
+
+
+def changes(before: AlignmentJob, after: AlignmentJob) -> list[str]:
+    """The fields that differ and must not, as `spec.seed (1, now 2)`. Empty: the run may go on."""
+    return [
+        f"{path} ({_short(old)}, now {_short(new)})"
+        for path, old, new in _differences(document(before), document(after), "")
+        if not _harmless(path, old, new)
+    ]
+
+
+def _harmless(path: str, old: Any, new: Any) -> bool:
+    if path == MAX_STEPS:
+        return bool(new > old)
+    return any(path == field or path.startswith(field + ".") for field in HARMLESS)
+
+
+def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys((*old, *new)):
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (left, right) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(left, right, f"{path}[{index}]")
+    elif old != new:
+        yield path, old, new
+
+
+def _short(value: Any) -> str:
+    text = "not set" if value is None else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

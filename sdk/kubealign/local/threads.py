@@ -1,0 +1,36 @@
+"""How the machine's cores are shared among the processes of a job."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+from kubealign.process import Role
+from kubealign.roles import Process
+
+# Trainer and critic take their steps at the same time; rollout, reward and reference while samples come in.
+_TRAINING = frozenset({Role.TRAINER, Role.CRITIC})
+_SAMPLING = frozenset({Role.ROLLOUT, Role.REWARD, Role.REFERENCE})
+
+
+def threads(process: Process, processes: Sequence[Process], cores: int | None = None) -> int:
+    """Threads of computation for this process: its share of the cores among those that compute when it does.
+
+    Rollout workers share among themselves alone: generating is most of that phase, scorers fill its gaps."""
+    cores = cores or available_cores()
+    count = Counter(other.role for other in processes if not other.one_shot)
+    if process.role in _TRAINING:
+        sharing = sum(count[role] for role in _TRAINING)
+    elif process.role is Role.ROLLOUT:
+        sharing = count[Role.ROLLOUT]
+    elif process.role in _SAMPLING:
+        sharing = sum(count[role] for role in _SAMPLING)
+    else:
+        sharing = 1
+    return max(1, cores // max(1, sharing))
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,165 @@
+"""Which fields of a spec go together.
+
+Each check is a function whose parameters are named for the fields of the spec that it reads, so that the
+checks whose fields are sound can be made while other fields are in error.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kubealign.spec.algorithms import Algorithm
+from kubealign.spec.base import alias
+from kubealign.spec.data import Data
+from kubealign.spec.paths import Place
+from kubealign.spec.rewards import Reward, RewardPlacement
+from kubealign.spec.rollout import Rollout
+from kubealign.spec.training import HeadInit
+from kubealign.spec.validation import Validation
+
+if TYPE_CHECKING:
+    from kubealign.spec.job import Critic, Reference
+
+#: (path below the spec, what it held, what it may hold).
+Problem: TypeAlias = tuple[Place, Any, str]
+
+#: Names of process groups and metrics that a reward or score would be taken for.
+RESERVED_NAMES = {"reference": "the reference model", "loss": "the validation loss"}
+
+
+def problems(fields: Mapping[str, Any]) -> Iterator[Problem]:
+    """Every field that does not go with another, as far as the given fields (by snake_case name) tell."""
+    for check in _CHECKS:
+        needs = signature(check).parameters
+        if all(name in fields for name in needs):
+            yield from check(**{name: fields[name] for name in needs})
+
+
+def _name(algorithm: Algorithm) -> str:
+    return alias(Algorithm, algorithm.member)
+
+
+def _data_fits(algorithm: Algorithm, data: Data) -> Iterator[Problem]:
+    wanted = algorithm.value.data
+    if data.member != wanted:
+        yield ("data", data.member), data.value, f"{_name(algorithm)} learns from {wanted}: set data.{wanted}"
+
+
+def _rewards_fit(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[Problem]:
+    if algorithm.value.online and not rewards:
+        yield ("rewards",), rewards, f"{_name(algorithm)} learns from rewards: name at least one"
+    if not algorithm.value.online and rewards:
+        remedy = "remove them (validation.sampling.scores measures samples)"
+        yield ("rewards",), rewards, f"{_name(algorithm)} does not use rewards: {remedy}"
+    for index, reward in enumerate(rewards):
+        if reward.placement is RewardPlacement.WITH_CRITIC and not algorithm.value.critic:
+            place = ("rewards", index, "placement")
+            yield place, reward.placement, f"{_name(algorithm)} has no critic: set Own"
+
+
+def _names_differ(rewards: list[Reward], validation: Validation | None) -> Iterator[Problem]:
+    entries: list[tuple[Place, str]] = [
+        (("rewards", i, "name"), reward.name) for i, reward in enumerate(rewards)
+    ]
+    if validation is not None and validation.sampling is not None:
+        scores = enumerate(validation.sampling.scores)
+        entries += [(("validation", "sampling", "scores", i, "name"), score.name) for i, score in scores]
+    taken: set[str] = set()
+    for place, name in entries:
+        if name in taken:
+            yield place, name, "another reward or validation score has this name: rename one"
+        if name in RESERVED_NAMES:
+            yield place, name, f"this name stands for {RESERVED_NAMES[name]}: choose another"
+        taken.add(name)
+
+
+def _critic_fits(algorithm: Algorithm, critic: "Critic | None", rewards: list[Reward]) -> Iterator[Problem]:
+    if not algorithm.value.critic:
+        if critic is not None:
+            yield ("critic",), critic, f"{_name(algorithm)} has no critic: remove it"
+        return
+    model = None if critic is None else critic.model
+    if model is None and rewards and not any(reward.model for reward in rewards):
+        yield ("critic", "model"), None, "no reward is a model to start the critic from: set critic.model"
+    if (
+        critic is not None
+        and critic.head_init is HeadInit.REWARD_MODEL
+        and model is not None
+        and model.config
+    ):
+        remedy = "a model with random weights has no reward head: set Zero"
+        yield ("critic", "headInit"), critic.head_init, remedy
+
+
+def _reference_fits(algorithm: Algorithm, reference: "Reference | None") -> Iterator[Problem]:
+    if reference is None:
+        return
+    if not algorithm.value.online:
+        yield ("reference",), reference, f"{_name(algorithm)} measures no KL: remove it"
+    elif not algorithm.value.kl.active:
+        remedy = f"remove it, or set algorithm.{_name(algorithm)}.kl.fixed.coefficient above 0"
+        yield ("reference",), reference, f"nothing measures KL in this job: {remedy}"
+
+
+def _rollout_fits(algorithm: Algorithm, rollout: Rollout, validation: Validation | None) -> Iterator[Problem]:
+    sampled = validation is not None and validation.sampling is not None
+    # An API server fills the defaults in, so they say nothing.
+    if not algorithm.value.online and not sampled and rollout != Rollout():
+        yield (
+            ("rollout",),
+            rollout,
+            f"{_name(algorithm)} does not sample: remove it, or set validation.sampling",
+        )
+    if algorithm.value.online and rollout.sampling.temperature == 0:
+        place = ("rollout", "sampling", "temperature")
+        yield place, 0, f"must be above 0: {_name(algorithm)} learns from what it samples"
+
+
+def _validation_fits(algorithm: Algorithm, validation: Validation | None) -> Iterator[Problem]:
+    if validation is None:
+        return
+    name, wanted, held = _name(algorithm), algorithm.value.data, validation.data
+    if algorithm.reward_model is not None:
+        if validation.sampling is not None:
+            place: Place = ("validation", "sampling")
+            yield place, validation.sampling, "a reward model gives scores, not responses: remove it"
+        if held.member != wanted:
+            yield (
+                ("validation", "data", held.member),
+                held.value,
+                f"{name} validates on {wanted}: set data.{wanted}",
+            )
+    elif held.member not in (wanted, "prompts"):
+        allowed = wanted if wanted == "prompts" else f"{wanted} or prompts"
+        yield ("validation", "data", held.member), held.value, f"{name} validates on {allowed}"
+    elif held.member == "prompts" and not algorithm.value.online and validation.sampling is None:
+        remedy = f"prompts alone have no loss: set it, or validate on {wanted}"
+        yield ("validation", "sampling"), None, remedy
+
+
+def _stopping_fits(validation: Validation | None) -> Iterator[Problem]:
+    stop = None if validation is None else validation.early_stopping
+    if validation is None or stop is None:
+        return
+    if not stop.metric.startswith("val/"):
+        guess = "val/" + stop.metric.split("/")[-1]
+        remedy = f"must name a validation metric, such as {guess}: they begin with val/"
+        yield ("validation", "earlyStopping", "metric"), stop.metric, remedy
+    if validation.every_steps is None:
+        yield (
+            ("validation", "everySteps"),
+            None,
+            "early stopping needs a measurement every so many steps: set it",
+        )
+
+
+_CHECKS: tuple[Callable[..., Iterator[Problem]], ...] = (
+    _data_fits,
+    _rewards_fit,
+    _names_differ,
+    _critic_fits,
+    _reference_fits,
+    _rollout_fits,
+    _validation_fits,
+    _stopping_fits,
+)

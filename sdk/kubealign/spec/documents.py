@@ -1,0 +1,234 @@
+"""YAML text to documents: plain values, and the line that each came from."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from kubealign.spec.errors import SpecError, shown
+from kubealign.spec.parameters import MalformedParameter, MissingParameter, substitute
+from kubealign.spec.paths import Place, dotted
+
+#: Aliases make a short text stand for any number of values; a job has some hundred.
+_MOST_VALUES = 100_000
+
+_TAG = "tag:yaml.org,2002:"
+
+
+@dataclass
+class Document:
+    """One document of a file."""
+
+    #: Place among the documents of the file, from 0.
+    index: int
+    value: Any
+    #: Place -> line, from 1, of every value.
+    lines: dict[Place, int]
+    #: Values that hold a parameter or come from the command line, as text: their type is the field's to say.
+    texts: dict[Place, str] = field(default_factory=dict)
+    #: Values that were put there from the command line -> by what.
+    origins: dict[Place, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str | None:
+        """metadata.name, if it is there and is text."""
+        metadata = self.value.get("metadata") if isinstance(self.value, dict) else None
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        return name if isinstance(name, str) else None
+
+    def line(self, place: Place) -> int | None:
+        """The line of the value, or of the innermost one around it that has one."""
+        for length in range(len(place), -1, -1):
+            if place[:length] in self.lines:
+                return self.lines[place[:length]]
+        return None
+
+    def error(self, place: Place, message: str, held: str = "") -> SpecError:
+        """The error that something is wrong at this place."""
+        origin = next((o for at, o in self.origins.items() if place[: len(at)] == at), "")
+        line = None if origin else self.line(place)
+        if not origin and place:
+            origin = next((o for at, o in self.origins.items() if at[: len(place)] == place), "")
+        return SpecError(
+            message, dotted(place), held, document=self.index, job=self.name, line=line, origin=origin
+        )
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's scalars as Kubernetes reads them: no dates, no base 60, and 1e-7 is a number."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own name)
+
+
+_NUMBER = list("-+0123456789.")
+for tag, pattern, first in (
+    (
+        "bool",
+        r"^(?:true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF)$",
+        list("tTfFyYnNoO"),
+    ),
+    ("int", r"^[-+]?[0-9][0-9_]*$", _NUMBER),
+    ("float", r"^[-+]?(?:\.[0-9]+|[0-9][0-9_]*\.[0-9_]*)$", _NUMBER),
+    ("float", r"^[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)[eE][-+]?[0-9]+$", _NUMBER),
+    ("float", r"^(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$", _NUMBER),
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("merge", r"^<<$", ["<"]),
+):
+    _Loader.add_implicit_resolver(_TAG + tag, re.compile(pattern), first)
+
+
+_SCALARS: dict[str, Callable[[str], Any]] = {
+    "str": str,
+    "merge": str,
+    "null": lambda text: None,
+    "bool": lambda text: text.lower() in ("true", "yes", "on"),
+    "int": lambda text: int(text.replace("_", "")),
+    "float": lambda text: float(re.sub(r"\.(?=inf|nan)", "", text.lower()).replace("_", "")),
+}
+
+
+def plain(text: str) -> Any:
+    """What the text stands for where YAML has it without quotes; itself, if it is no single YAML value."""
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        builder = _Builder(loader, {}, set())
+        value = builder.whole(node)
+        return text if builder.errors else value
+    except yaml.YAMLError:
+        return text
+
+
+def documents(
+    text: str, parameters: Mapping[str, str], used: set[str]
+) -> tuple[list[Document], list[SpecError]]:
+    """The documents of a text, empty ones left out, and what is wrong with them as YAML.
+
+    The names of the parameters that the text has are added to `used`.
+    """
+    found: list[Document] = []
+    errors: list[SpecError] = []
+    try:
+        loader = _Loader(text)
+        for index, node in enumerate(_nodes(loader)):
+            builder = _Builder(loader, parameters, used)
+            document = Document(index, builder.whole(node), builder.lines, builder.texts)
+            errors += [replace(error, document=index, job=document.name) for error in builder.errors]
+            if document.value is not None:
+                found.append(document)
+    except yaml.YAMLError as error:
+        errors.append(_not_yaml(error, text))
+    except RecursionError:
+        errors.append(SpecError("is not a job: its values are nested too deeply"))
+    return found, errors
+
+
+def _nodes(loader: _Loader) -> Iterator[Node]:
+    while loader.check_node():
+        node = loader.get_node()
+        if node is not None:
+            yield node
+
+
+def _not_yaml(error: yaml.YAMLError, text: str) -> SpecError:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    message = f"is not YAML: {problem}"
+    if mark is None:
+        return SpecError(message)
+    lines = text.splitlines()
+    if mark.line < len(lines) and "${" in lines[mark.line]:
+        message += '; inside { } and [ ] put a parameter in quotes: "${NAME}"'
+    if "\\t" in problem:
+        message += "; indent with spaces"
+    return SpecError(message, line=mark.line + 1)
+
+
+class _Builder:
+    """One document's nodes to values."""
+
+    def __init__(self, loader: _Loader, parameters: Mapping[str, str], used: set[str]) -> None:
+        self.lines: dict[Place, int] = {}
+        self.texts: dict[Place, str] = {}
+        self.errors: list[SpecError] = []
+        self._loader = loader
+        self._parameters = parameters
+        self._used = used
+        self._open: list[Node] = []
+        self._flat: set[int] = set()
+        self._count = 0
+
+    def whole(self, node: Node) -> Any:
+        return self._value(node, (), node)
+
+    def _wrong(self, node: Node, place: Place, message: str, held: str = "") -> None:
+        self.errors.append(SpecError(message, dotted(place), held, line=node.start_mark.line + 1))
+
+    def _value(self, node: Node, place: Place, key: Node) -> Any:
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise yaml.YAMLError(f"its aliases stand for more than {_MOST_VALUES} values")
+        self.lines[place] = key.start_mark.line + 1
+        if any(node is other for other in self._open):
+            self._wrong(node, place, "refers to itself: write the value out")
+            return None
+        self._open.append(node)
+        try:
+            if isinstance(node, ScalarNode):
+                return self._scalar(node, place)
+            if isinstance(node, SequenceNode) and node.tag == _TAG + "seq":
+                return [self._value(item, (*place, index), item) for index, item in enumerate(node.value)]
+            if isinstance(node, MappingNode) and node.tag == _TAG + "map":
+                return self._mapping(node, place)
+            return self._unknown_tag(node, place)
+        finally:
+            self._open.pop()
+
+    def _mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
+        if id(node) not in self._flat:
+            self._flat.add(id(node))
+            seen: dict[str, int] = {}
+            for key, _ in node.value:
+                if isinstance(key, ScalarNode) and key.tag != _TAG + "merge":
+                    if key.value in seen:
+                        self._wrong(
+                            key, (*place, key.value), f"is there twice, first in line {seen[key.value]}"
+                        )
+                    seen[key.value] = key.start_mark.line + 1
+            self._loader.flatten_mapping(node)
+        result: dict[str, Any] = {}
+        for key, value in node.value:
+            if isinstance(key, ScalarNode):
+                result[key.value] = self._value(value, (*place, key.value), key)
+            else:
+                self._wrong(key, place, "has a field whose name is not text")
+        return result
+
+    def _scalar(self, node: ScalarNode, place: Place) -> Any:
+        tag, text = node.tag, node.value
+        if "${" in text:
+            try:
+                text = substitute(text, self._parameters, self._used)
+            except (MissingParameter, MalformedParameter) as error:
+                self._wrong(node, place, str(error), shown(node.value))
+                return node.value
+            self.texts[place] = text
+            if node.style is None:
+                tag = str(self._loader.resolve(ScalarNode, text, (True, False)))  # type: ignore[no-untyped-call]
+        kind = tag.removeprefix(_TAG)
+        if kind not in _SCALARS:
+            return self._unknown_tag(node, place)
+        try:
+            return _SCALARS[kind](text)
+        except ValueError:
+            self._wrong(node, place, f"is tagged as {kind} and is none", shown(text))
+            return None
+
+    def _unknown_tag(self, node: Node, place: Place) -> None:
+        tag = node.tag.replace(_TAG, "!!")
+        self._wrong(node, place, f"has the tag {tag}, which a job has no use for: remove it")

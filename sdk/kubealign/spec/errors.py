@@ -1,0 +1,72 @@
+"""What is wrong with a job's file, said so that it can be mended."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+_LONGEST = 60
+
+
+@dataclass(frozen=True)
+class SpecError:
+    """One thing that is wrong."""
+
+    #: What is wrong and, where it can be known, the remedy.
+    message: str
+    #: Place in the document, such as spec.algorithm.ppo.clip.low; empty: the document or file as a whole.
+    path: str = ""
+    #: What stands there, shortened; empty: nothing does.
+    held: str = ""
+    #: None: the command line, or a text that came from no file.
+    file: Path | None = None
+    #: Place among the documents of the file, from 0.
+    document: int | None = None
+    #: The document's metadata.name.
+    job: str | None = None
+    #: From 1.
+    line: int | None = None
+    #: What put it there, when it was not the file: `--set spec.seed=x`.
+    origin: str = ""
+
+    def __str__(self) -> str:
+        text = "" if self.file is None else f"{self.file}: "
+        if self.line is not None:
+            text = f"{self.file}:{self.line}: " if self.file is not None else f"line {self.line}: "
+        if self.job:
+            text += f"{self.job}: "
+        if self.path:
+            text += f"{self.path}: "
+        text += self.message
+        notes = [f"it holds {self.held}"] if self.held else []
+        notes += [f"from {self.origin}"] if self.origin else []
+        return text + (f" ({', '.join(notes)})" if notes else "")
+
+
+class SpecErrors(ValueError):
+    """Everything that is wrong with one or more files, one line each."""
+
+    def __init__(self, errors: Iterable[SpecError]) -> None:
+        self.errors = list(errors)
+        super().__init__("\n".join(str(error) for error in self.errors))
+
+
+def shown(value: Any) -> str:
+    """A value in few words: scalars as YAML has them, objects by their fields, lists by their length."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, dict):
+        return f"an object with {_short(', '.join(map(str, value)))}" if value else "an empty object"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}" if value else "an empty list"
+    return _short(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

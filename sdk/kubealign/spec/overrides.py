@@ -1,0 +1,92 @@
+"""Values put into documents by the command line: `spec.seed=2`, or `sft:spec.maxSteps=5` for one job."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from kubealign.spec.documents import Document, plain
+from kubealign.spec.paths import Place
+
+_FORM = re.compile(r"(?:(?P<job>[a-z0-9](?:[-a-z0-9]*[a-z0-9])?):)?(?P<path>[^=:]+)=(?P<value>.*)", re.DOTALL)
+_PART = re.compile(r"(?P<key>[^.\[\]]+)|\[(?P<index>[0-9]+)\]")
+_ROOTS = ("apiVersion", "kind", "metadata", "spec")
+
+
+class BadOverride(ValueError):
+    """An override that cannot be read, or does not fit the document."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """One value for one place, in one job (None: in every job of the file)."""
+
+    text: str
+    job: str | None
+    place: Place
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Override":
+        """Read PATH=VALUE or JOB:PATH=VALUE. Raises BadOverride."""
+        match = _FORM.fullmatch(text)
+        if match is None:
+            raise BadOverride("must be PATH=VALUE, or JOB:PATH=VALUE for one job alone, such as spec.seed=2")
+        path = match["path"].strip()
+        place = _place(path)
+        if place[0] not in _ROOTS:
+            raise BadOverride(f"{path} is no place in a job: did you mean spec.{path}?")
+        return cls(text, match["job"], place, match["value"])
+
+    def applies(self, document: Document) -> bool:
+        return self.job is None or self.job == document.name
+
+    def apply(self, document: Document) -> None:
+        """Put the value into the document, and the objects around it that are missing. Raises BadOverride."""
+        place: list[str | int] = []
+        holder: Any = document.value
+        for part, following in zip(self.place, (*self.place[1:], None), strict=True):
+            key = _key(holder, part, place)
+            place.append(key)
+            if following is None:
+                holder[key] = plain(self.value)
+            else:
+                if isinstance(holder, dict) and holder.get(key) is None:
+                    holder[key] = {}
+                holder = holder[key]
+        at = tuple(place)
+        document.texts = {p: t for p, t in document.texts.items() if p[: len(at)] != at} | {at: self.value}
+        document.origins[at] = f"--set {self.text}"
+
+
+def _place(path: str) -> Place:
+    """Keys and indices of spec.rewards[0].name or spec.rewards.0.name."""
+    parts: list[str | int] = []
+    position = 0
+    while position < len(path):
+        if position and path[position] == ".":
+            position += 1
+        match = _PART.match(path, position)
+        if match is None:
+            raise BadOverride(f"{path} is no place in a job: write it as spec.rewards[0].name")
+        parts.append(match["key"] if match["index"] is None else int(match["index"]))
+        position = match.end()
+    return tuple(parts)
+
+
+def _key(holder: Any, part: str | int, place: list[str | int]) -> str | int:
+    """The key of `part` in what stands at `place`; an entry of a list goes by its index or its name."""
+    where = ".".join(map(str, place)) or "the document"
+    if isinstance(holder, dict):
+        return str(part)
+    if not isinstance(holder, list):
+        raise BadOverride(f"{where} is neither an object nor a list: nothing can be set in it")
+    names = [entry.get("name") if isinstance(entry, dict) else None for entry in holder]
+    if isinstance(part, str) and part in names:
+        return names.index(part)
+    index = int(part) if isinstance(part, int) or part.isdecimal() else len(holder)
+    if index >= len(holder):
+        there = ", ".join(str(name) for name in names if name is not None)
+        raise BadOverride(
+            f"{where} has no entry {part}: it has {len(holder)}" + (f" ({there})" if there else "")
+        )
+    return index

@@ -1,0 +1,22 @@
+"""Two kinds of path: places in a document (spec.rewards[0].name), and files that a document names."""
+
+import os.path
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+#: Keys and indices from the root of a document to a value.
+Place: TypeAlias = tuple[str | int, ...]
+
+
+def dotted(place: Sequence[str | int]) -> str:
+    """spec.rewards[0].name for ("spec", "rewards", 0, "name")."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
+    return text
+
+
+def local_path(value: str, folder: Path) -> str:
+    """The absolute path of a file that a document in `folder` names; ~ is the user's home."""
+    return os.path.normpath(folder.absolute() / Path(value).expanduser())

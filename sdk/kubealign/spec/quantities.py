@@ -1,0 +1,19 @@
+"""Amounts of CPU, memory and devices, as Kubernetes writes them."""
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BeforeValidator, Field
+
+from kubealign.spec.base import QUANTITY
+
+
+def _text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+#: `8`, `500m` or `16Gi`: a whole number or a text in documents, always a text in Python.
+Quantity: TypeAlias = Annotated[
+    str,
+    Field(pattern=QUANTITY, max_length=64, json_schema_extra={"x-kubernetes-int-or-string": True}),
+    BeforeValidator(_text),
+]

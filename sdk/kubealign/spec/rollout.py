@@ -1,0 +1,128 @@
+"""How responses are generated, and how the engines get new weights."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from kubealign.spec.base import MOST, ShortText, Spec, Union, incoherent
+from kubealign.spec.pod_template import PodTemplate
+from kubealign.spec.training import Precision
+
+
+class TorchEngine(Spec):
+    """Our own engine on PyTorch: continuous batching over a KV cache."""
+
+    precision: Precision = Field(Precision.FLOAT32, description="Of weights, cache and arithmetic.")
+    max_sequences: int = Field(128, ge=1, le=MOST, description="Sequences generated at the same time.")
+    prefill_tokens: int = Field(4096, ge=1, le=MOST, description="Most prompt tokens of one forward pass.")
+
+
+class Engine(Union):
+    """What generates."""
+
+    default_member = "torch"
+
+    torch: TorchEngine | None = Field(None, description="Our own engine on PyTorch.")
+
+
+class Sampling(Spec):
+    """How the next token is chosen, and when a response ends."""
+
+    max_tokens: int = Field(256, ge=1, le=MOST, description="Longest response, in tokens.")
+    min_tokens: int = Field(0, ge=0, le=MOST, description="The response cannot end before this many tokens.")
+    temperature: float = Field(1.0, ge=0, description="0: always the likeliest token.")
+    top_k: int = Field(0, ge=0, le=MOST, description="Sample among the k likeliest tokens; 0: among all.")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="Sample among the likeliest tokens that hold this probability together."
+    )
+    stop: list[ShortText] = Field(
+        default_factory=list, max_length=16, description="A response ends after any of these."
+    )
+    stop_token_ids: list[Annotated[int, Field(ge=0, le=MOST)]] = Field(
+        default_factory=list,
+        max_length=64,
+        description="A response ends after any of these, besides the end-of-sequence token.",
+    )
+
+    @model_validator(mode="after")
+    def _lengths(self) -> "Sampling":
+        if self.min_tokens > self.max_tokens:
+            raise incoherent(
+                "Sampling",
+                (("minTokens",), self.min_tokens, f"must be at most maxTokens ({self.max_tokens})"),
+            )
+        return self
+
+
+class Transport(StrEnum):
+    """Auto: shared memory on the same machine, else a gRPC stream."""
+
+    AUTO = "Auto"
+    SHARED_MEMORY = "SharedMemory"
+    STREAM = "Stream"
+
+
+class Refit(Spec):
+    """The weight broadcast after each step."""
+
+    transport: Transport = Field(Transport.AUTO, description="How the bytes travel.")
+    timeout_seconds: float = Field(
+        120.0, gt=0, description="A worker that has not taken the weights by then is quarantined."
+    )
+
+
+class MismatchGate(Spec):
+    """The bound on the gap between the engine's and the trainer's log-probabilities of the same tokens."""
+
+    mean: float = Field(
+        0.05,
+        gt=0,
+        description="Largest mean absolute difference of a step, in nats. Above it the job fails.",
+    )
+
+
+class Rollout(Spec):
+    """The elastic workers that generate."""
+
+    replicas: int = Field(1, ge=1, le=1024, description="Workers.")
+    min_replicas: int = Field(
+        1,
+        ge=1,
+        le=MOST,
+        description="Fewer workers with current weights than this: one full retry, then the job fails.",
+    )
+    engine: Engine = Field(Engine(torch=TorchEngine()), description="What generates.")
+    sampling: Sampling = Field(
+        Sampling(), description="How the next token is chosen, and when a response ends."
+    )
+    refit: Refit = Field(Refit(), description="The weight broadcast after each step.")
+    mismatch_gate: MismatchGate = Field(
+        MismatchGate(), description="When the engine's numbers are too far off."
+    )
+    group_timeout_seconds: float = Field(
+        600.0, gt=0, description="A group that is not whole by then is asked for again."
+    )
+    group_retries: int = Field(
+        2,
+        ge=0,
+        le=MOST,
+        description="How often a group is asked for again before another prompt takes its place.",
+    )
+    pod_template: PodTemplate | None = Field(None, description="Patch of the workers' pods.")
+
+    @model_validator(mode="after")
+    def _quorum(self) -> "Rollout":
+        if self.min_replicas > self.replicas:
+            raise incoherent(
+                "Rollout",
+                (("minReplicas",), self.min_replicas, f"must be at most replicas ({self.replicas})"),
+            )
+        return self
+
+
+class ReferencePlacement(StrEnum):
+    """Own: a process of its own. WithTrainer: in the trainer's process, idle weights on the CPU."""
+
+    OWN = "Own"
+    WITH_TRAINER = "WithTrainer"

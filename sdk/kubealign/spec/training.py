@@ -1,0 +1,126 @@
+"""How a model is trained: backend, optimiser, schedule. Policy and critic have the same shape."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from kubealign.spec.base import MOST, Spec, Union
+from kubealign.spec.pod_template import PodTemplate
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Precision(StrEnum):
+    """Float32: all in fp32. BFloat16: in bf16, but for the trainer's master weights and optimiser in fp32."""
+
+    FLOAT32 = "Float32"
+    BFLOAT16 = "BFloat16"
+
+
+class TorchBackend(Spec):
+    """Plain PyTorch; several ranks shard the model by FSDP2 (NCCL on GPUs, gloo on CPUs)."""
+
+    precision: Precision = Field(Precision.FLOAT32, description="Of weights and arithmetic.")
+    microbatch_tokens: int = Field(
+        8192,
+        ge=1,
+        le=MOST,
+        description="Most tokens of one packed forward pass on one rank. Changes no gradient.",
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute activations in the backward pass to save memory."
+    )
+
+
+class Backend(Union):
+    """What runs the training."""
+
+    default_member = "torch"
+
+    torch: TorchBackend | None = Field(None, description="Plain PyTorch.")
+
+
+class AdamW(Spec):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+
+    learning_rate: float = Field(1.0e-6, gt=0, description="At the schedule's height.")
+    betas: tuple[Fraction, Fraction] = Field(
+        (0.9, 0.95), description="Decay of the running mean and of the running square of the gradient."
+    )
+    epsilon: float = Field(1.0e-8, gt=0, description="Added to the root of the running square.")
+    weight_decay: float = Field(0.0, ge=0, description="Not applied to biases and normalisation weights.")
+
+
+class ConstantSchedule(Spec):
+    """Linear warm-up, then constant."""
+
+    warmup_steps: int = Field(0, ge=0, le=MOST, description="Optimiser steps.")
+
+
+class LinearSchedule(Spec):
+    """Linear warm-up, constant, then a linear fall to the floor over the last part of the job."""
+
+    warmup_steps: int = Field(0, ge=0, le=MOST, description="Optimiser steps.")
+    decay_fraction: Fraction = Field(
+        1.0,
+        description="Share of the optimiser steps after warm-up over which it falls; the rest is constant.",
+    )
+    floor: Fraction = Field(0.0, description="Last learning rate as a share of the highest.")
+
+
+class CosineSchedule(Spec):
+    """Linear warm-up, then half a cosine down to the floor."""
+
+    warmup_steps: int = Field(0, ge=0, le=MOST, description="Optimiser steps.")
+    floor: Fraction = Field(0.1, description="Last learning rate as a share of the highest.")
+
+
+class Schedule(Union):
+    """The learning rate over the optimiser steps of the job."""
+
+    default_member = "constant"
+
+    constant: ConstantSchedule | None = Field(None, description="Stays.")
+    linear: LinearSchedule | None = Field(None, description="Falls linearly.")
+    cosine: CosineSchedule | None = Field(None, description="Falls as a cosine.")
+
+
+class Optimizer(Spec):
+    """The optimiser, its schedule and the bound on the gradient."""
+
+    adam_w: AdamW = Field(AdamW(), alias="adamW", description="AdamW's numbers.")
+    schedule: Schedule = Field(
+        Schedule(constant=ConstantSchedule()), description="The learning rate over the job."
+    )
+    gradient_clip_norm: float = Field(
+        1.0, ge=0, description="Largest global L2 norm of the gradient; 0: unbounded."
+    )
+
+
+class Trainer(Spec):
+    """How a model is trained, and on how many ranks."""
+
+    ranks: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Processes that share the training; each holds a shard of model and optimiser.",
+    )
+    backend: Backend = Field(Backend(torch=TorchBackend()), description="What runs it.")
+    optimizer: Optimizer = Field(
+        Optimizer(), description="Optimiser, schedule and the bound on the gradient."
+    )
+    step_timeout_seconds: float = Field(
+        1800.0,
+        gt=0,
+        description="A command (a step, a save) that has not ended by then counts as a lost trainer.",
+    )
+    pod_template: PodTemplate | None = Field(None, description="Patch of the ranks' pods.")
+
+
+class HeadInit(StrEnum):
+    """Zero: every value is 0 at first. RewardModel: the reward model's head (needs a model with one)."""
+
+    ZERO = "Zero"
+    REWARD_MODEL = "RewardModel"

@@ -1,0 +1,18 @@
+"""From the head's output at each token to one score for the sequence."""
+
+from torch import Tensor
+
+from kubealign.spec.algorithms import Pooling
+from kubealign_services.batch.packed import Batch, sequence_sums
+
+
+def pooled(values: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
+    """[S], with gradient. LastToken: the output at each sequence's last token. ResponseSum: the sum of the
+    outputs over its response tokens (`loss_mask`).
+
+    values: [T], the score head's output at the token itself. Raises KeyError where ResponseSum finds no
+    `loss_mask`."""
+    if pooling is Pooling.LAST_TOKEN:
+        return values[(batch.cu_seqlens[1:].long() - 1).to(values.device)]
+    counted = batch.token("loss_mask").bool().to(values.device)
+    return sequence_sums(values.where(counted, values.new_zeros(())), batch)

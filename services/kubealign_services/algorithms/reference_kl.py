@@ -1,0 +1,76 @@
+"""The divergence from the reference over a step: measured, priced, and its coefficient led."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kubealign.spec.algorithms import KL, KLPlacement
+from kubealign_services.algorithms.kl import adapted_coefficient, kl_estimate
+from kubealign_services.algorithms.whitening import masked_mean
+from kubealign_services.batch.packed import Batch, sequence_sums
+
+#: Where the adaptive coefficient is kept in an algorithm's state.
+COEFFICIENT = "kl_coefficient"
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """penalty: [T], what is taken from the reward at each token (0 where the KL stands in the loss, or
+    nowhere). metrics: kl/reference, kl/reference_sequence, kl/coefficient; none where no KL is measured."""
+
+    penalty: Tensor
+    metrics: dict[str, float]
+
+
+class ReferenceKL:
+    """The pull towards the reference, as the spec's `kl` says it."""
+
+    def __init__(self, spec: KL) -> None:
+        self._spec = spec
+
+    @property
+    def active(self) -> bool:
+        return self._spec.active
+
+    @property
+    def loss_coefficient(self) -> float:
+        """What the estimate is multiplied with in the loss; 0 where it stands in the reward."""
+        fixed = self._spec.fixed
+        return fixed.coefficient if self._spec.placement is KLPlacement.LOSS and fixed is not None else 0.0
+
+    def measure(self, batch: Batch, state: dict[str, float]) -> Divergence:
+        """Price the step's divergence by the coefficient there is, then lead an adaptive one (kept in
+        `state`).
+
+        Reads the token columns loss_mask, old_logprobs and reference_logprobs; where nothing is measured,
+        only loss_mask and behaviour_logprobs (for its dtype)."""
+        mask = batch.token("loss_mask")
+        if not self.active:
+            return Divergence(torch.zeros_like(batch.token("behaviour_logprobs")), {})
+        estimate = kl_estimate(
+            batch.token("old_logprobs"), batch.token("reference_logprobs"), self._spec.estimator
+        )
+        divergence = torch.where(mask.bool(), estimate, torch.zeros_like(estimate))
+        observed = float(sequence_sums(divergence, batch).mean())
+        coefficient = self._lead(state, observed, len(batch))
+        in_reward = self._spec.placement is KLPlacement.REWARD
+        return Divergence(
+            penalty=divergence * (coefficient if in_reward else 0.0),
+            metrics={
+                "kl/reference": float(masked_mean(divergence, mask)),
+                "kl/reference_sequence": observed,
+                "kl/coefficient": coefficient,
+            },
+        )
+
+    def _lead(self, state: dict[str, float], observed: float, sequences: int) -> float:
+        """The coefficient for this step; the next one is put into the state."""
+        adaptive = self._spec.adaptive
+        if adaptive is None:
+            return self._spec.fixed.coefficient if self._spec.fixed is not None else 0.0
+        current = state.get(COEFFICIENT, adaptive.initial_coefficient)
+        state[COEFFICIENT] = adapted_coefficient(
+            current, observed, sequences, adaptive.target, adaptive.horizon
+        )
+        return current

@@ -1,0 +1,116 @@
+"""Reward models: from preferences, or from ratings."""
+
+import torch
+from torch import Tensor
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
+from kubealign_services.algorithms.offline import Offline
+from kubealign_services.algorithms.outputs import required
+from kubealign_services.algorithms.pooling import pooled
+from kubealign_services.algorithms.preference import bradley_terry_loss
+from kubealign_services.algorithms.weights import sequence_shares, token_mean_shares
+from kubealign_services.batch.packed import Batch
+
+
+class PreferenceObjective:
+    """mean over pairs of -log sigmoid(chosen - rejected)
+    + language_model_coefficient * mean over the chosen responses' tokens of -log p(token)
+    + score_penalty * mean over sequences of score^2
+
+    Sequences come as consecutive pairs: chosen, rejected. Reads the token column loss_mask.
+    """
+
+    unit = 2
+
+    def __init__(self, entry: spec.RewardModel) -> None:
+        self._spec = entry
+        language = entry.language_model_coefficient > 0
+        self.outputs = frozenset({"values", "logprobs"} if language else {"values"})
+
+    def prepare(self, minibatch: Batch) -> None:
+        if len(minibatch) % 2 != 0:
+            raise ValueError(f"preferences come in pairs of sequences, and there are {len(minibatch)}")
+        chosen = torch.arange(len(minibatch)) % 2 == 0
+        minibatch.sequence_columns["sequence_shares"] = sequence_shares(minibatch)
+        minibatch.token_columns["language_shares"] = token_mean_shares(
+            minibatch.token("loss_mask").bool() & chosen[minibatch.sequence_of_token]
+        )
+
+    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
+        scores = pooled(required(outputs.values, "values"), microbatch, self._spec.pooling)
+        chosen, rejected = scores[0::2], scores[1::2]
+        each = microbatch.sequence("sequence_shares").to(scores)
+        pair = each[0::2] + each[1::2]
+        preference = (pair * bradley_terry_loss(chosen, rejected)).sum()
+        size = (each * scores.square()).sum()
+        loss = preference + self._spec.score_penalty * size
+        sums = {
+            "rm/loss": preference.detach(),
+            "rm/accuracy": (pair * (chosen > rejected)).sum(),
+            "rm/margin": (pair * (chosen - rejected)).sum().detach(),
+            "rm/chosen_mean": (pair * chosen).sum().detach(),
+            "rm/rejected_mean": (pair * rejected).sum().detach(),
+            "rm/score_square": size.detach(),
+        }
+        if "logprobs" in self.outputs:
+            language = _language_loss(required(outputs.logprobs, "logprobs"), microbatch)
+            loss = loss + self._spec.language_model_coefficient * language
+            sums["rm/language_loss"] = language.detach()
+        return LossTerms(loss=loss, sums=sums)
+
+
+class RatingObjective:
+    """mean over sequences of (score - rating)^2, with the other terms as in PreferenceObjective (the
+    language-model loss on every response). Reads the token column loss_mask and the sequence column
+    rating."""
+
+    unit = 1
+
+    def __init__(self, entry: spec.RewardModel) -> None:
+        self._spec = entry
+        language = entry.language_model_coefficient > 0
+        self.outputs = frozenset({"values", "logprobs"} if language else {"values"})
+
+    def prepare(self, minibatch: Batch) -> None:
+        minibatch.sequence_columns["sequence_shares"] = sequence_shares(minibatch)
+        minibatch.token_columns["language_shares"] = token_mean_shares(minibatch.token("loss_mask"))
+
+    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
+        scores = pooled(required(outputs.values, "values"), microbatch, self._spec.pooling)
+        each = microbatch.sequence("sequence_shares").to(scores)
+        errors = scores - microbatch.sequence("rating").to(scores)
+        regression = (each * errors.square()).sum()
+        size = (each * scores.square()).sum()
+        loss = regression + self._spec.score_penalty * size
+        sums = {
+            "rm/loss": regression.detach(),
+            "rm/absolute_error": (each * errors.abs()).sum().detach(),
+            "rm/score_mean": (each * scores).sum().detach(),
+            "rm/score_square": size.detach(),
+        }
+        if "logprobs" in self.outputs:
+            language = _language_loss(required(outputs.logprobs, "logprobs"), microbatch)
+            loss = loss + self._spec.language_model_coefficient * language
+            sums["rm/language_loss"] = language.detach()
+        return LossTerms(loss=loss, sums=sums)
+
+
+class RewardModel(Offline):
+    """A scalar head on a language model (Ouyang et al. 2022, step 2): from preferences by Bradley-Terry, or
+    from ratings by least squares. The score is pooled as the spec says: at the last token, or summed over
+    the response."""
+
+    def __init__(self, entry: spec.RewardModel) -> None:
+        self._spec = entry
+
+    def policy_objective(self) -> Objective:
+        if self._spec.objective.bradley_terry is not None:
+            return PreferenceObjective(self._spec)
+        return RatingObjective(self._spec)
+
+
+def _language_loss(logprobs: Tensor, microbatch: Batch) -> Tensor:
+    shares = microbatch.token("language_shares").to(logprobs)
+    counted = shares > 0
+    return -(shares[counted] * logprobs[counted]).sum()

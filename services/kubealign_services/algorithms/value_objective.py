@@ -1,0 +1,41 @@
+"""The critic's loss."""
+
+from torch import Tensor
+
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.algorithms.outputs import required
+from kubealign_services.algorithms.value_loss import clipped_value_loss
+from kubealign_services.algorithms.weights import token_mean_shares
+from kubealign_services.batch.packed import Batch
+
+
+class ValueObjective:
+    """coefficient times the mean over response tokens of the clipped value loss. Reads the token columns
+    loss_mask, old_values and returns."""
+
+    outputs = frozenset({"values"})
+    unit = 1
+
+    def __init__(self, clip: float | None, coefficient: float) -> None:
+        self._clip = clip
+        self._coefficient = coefficient
+
+    def prepare(self, minibatch: Batch) -> None:
+        minibatch.token_columns["token_shares"] = token_mean_shares(minibatch.token("loss_mask"))
+
+    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
+        values = required(outputs.values, "values")
+        mask = microbatch.token("loss_mask").bool().to(values.device)
+
+        def response(name: str) -> Tensor:
+            return microbatch.token(name).to(values)[mask]
+
+        shares = response("token_shares")
+        terms, clipped = clipped_value_loss(
+            values[mask], response("old_values"), response("returns"), self._clip
+        )
+        mean = (shares * terms).sum()
+        return LossTerms(
+            loss=self._coefficient * mean,
+            sums={"critic/loss": mean.detach(), "critic/clip_fraction": (shares * clipped).sum()},
+        )

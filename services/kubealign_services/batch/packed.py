@@ -1,0 +1,153 @@
+"""The packed batch: sequences one after another in one dimension, with named columns.
+
+T is the number of tokens, S the number of sequences. A per-token column has one entry for every token; what
+belongs to a prediction sits at the token that was predicted (so the first token of a sequence holds 0).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Batch:
+    """Packed sequences.
+
+    tokens: int32 [T]. cu_seqlens: int32 [S + 1], offsets into tokens, from 0 to T, strictly increasing.
+    token_columns: name -> [T]. sequence_columns: name -> [S]. scalars: name -> number. sample_ids: S names.
+    Raises ValueError when shapes do not agree.
+    """
+
+    tokens: Tensor
+    cu_seqlens: Tensor
+    sample_ids: list[str]
+    token_columns: dict[str, Tensor] = field(default_factory=dict)
+    sequence_columns: dict[str, Tensor] = field(default_factory=dict)
+    scalars: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        offsets = self.cu_seqlens
+        if self.tokens.dim() != 1 or offsets.dim() != 1 or len(offsets) < 1:
+            raise ValueError(
+                f"tokens and cu_seqlens have one dimension, not {self.tokens.shape} and {offsets.shape}"
+            )
+        if int(offsets[0]) != 0 or int(offsets[-1]) != len(self.tokens):
+            raise ValueError(
+                f"cu_seqlens runs from 0 to {len(self.tokens)}, not {int(offsets[0])} to {int(offsets[-1])}"
+            )
+        if len(offsets) > 1 and not bool((offsets[1:] > offsets[:-1]).all()):
+            raise ValueError("every sequence has at least one token")
+        if len(self.sample_ids) != len(self):
+            raise ValueError(f"{len(self.sample_ids)} sample ids for {len(self)} sequences")
+        for name, column in self.token_columns.items():
+            if column.shape != self.tokens.shape:
+                raise ValueError(
+                    f"token column {name} has shape {tuple(column.shape)}, not ({len(self.tokens)},)"
+                )
+        for name, column in self.sequence_columns.items():
+            if column.shape != (len(self),):
+                raise ValueError(
+                    f"sequence column {name} has shape {tuple(column.shape)}, not ({len(self)},)"
+                )
+
+    def __len__(self) -> int:
+        """Number of sequences."""
+        return len(self.cu_seqlens) - 1
+
+    @property
+    def lengths(self) -> Tensor:
+        """int64 [S]: tokens of each sequence."""
+        return (self.cu_seqlens[1:] - self.cu_seqlens[:-1]).long()
+
+    @property
+    def sequence_of_token(self) -> Tensor:
+        """int64 [T]: the sequence that each token belongs to."""
+        return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
+
+    @property
+    def positions(self) -> Tensor:
+        """int64 [T]: each token's place in its sequence, from 0."""
+        return torch.arange(len(self.tokens)) - self.cu_seqlens[:-1].long()[self.sequence_of_token]
+
+    def token(self, name: str) -> Tensor:
+        """The per-token column. Raises KeyError with the columns there are."""
+        if name not in self.token_columns:
+            raise KeyError(f"no token column {name}; there are {sorted(self.token_columns)}")
+        return self.token_columns[name]
+
+    def sequence(self, name: str) -> Tensor:
+        """The per-sequence column. Raises KeyError with the columns there are."""
+        if name not in self.sequence_columns:
+            raise KeyError(f"no sequence column {name}; there are {sorted(self.sequence_columns)}")
+        return self.sequence_columns[name]
+
+    def select(self, sequences: Sequence[int]) -> "Batch":
+        """The named sequences, in the order given, with their columns and all scalars."""
+        chosen = torch.as_tensor(list(sequences), dtype=torch.int64)
+        lengths = self.lengths[chosen]
+        starts = self.cu_seqlens[:-1].long()[chosen]
+        offsets = torch.zeros(len(chosen) + 1, dtype=torch.int32)
+        offsets[1:] = lengths.cumsum(0)
+        which = torch.repeat_interleave(starts - offsets[:-1].long(), lengths)
+        index = torch.arange(int(offsets[-1])) + which
+        return Batch(
+            tokens=self.tokens[index],
+            cu_seqlens=offsets,
+            sample_ids=[self.sample_ids[i] for i in chosen.tolist()],
+            token_columns={name: column[index] for name, column in self.token_columns.items()},
+            sequence_columns={name: column[chosen] for name, column in self.sequence_columns.items()},
+            scalars=dict(self.scalars),
+        )
+
+
+def concatenate(batches: Iterable[Batch]) -> Batch:
+    """One batch of all, in order. All have the same columns; scalars are the first one's. Raises ValueError
+    on an empty list."""
+    parts = list(batches)
+    if not parts:
+        raise ValueError("there is no batch to concatenate")
+    first = parts[0]
+    for part in parts:
+        if (
+            part.token_columns.keys() != first.token_columns.keys()
+            or part.sequence_columns.keys() != first.sequence_columns.keys()
+        ):
+            raise ValueError(
+                f"batches with different columns: {sorted(first.token_columns | first.sequence_columns)} "
+                f"and {sorted(part.token_columns | part.sequence_columns)}"
+            )
+    lengths = torch.cat([part.lengths for part in parts])
+    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+    offsets[1:] = lengths.cumsum(0)
+    return Batch(
+        tokens=torch.cat([part.tokens for part in parts]),
+        cu_seqlens=offsets,
+        sample_ids=[sample for part in parts for sample in part.sample_ids],
+        token_columns={
+            name: torch.cat([part.token_columns[name] for part in parts]) for name in first.token_columns
+        },
+        sequence_columns={
+            name: torch.cat([part.sequence_columns[name] for part in parts])
+            for name in first.sequence_columns
+        },
+        scalars=dict(first.scalars),
+    )
+
+
+def pack(sequences: Sequence[Sequence[int]], sample_ids: Sequence[str]) -> Batch:
+    """Token lists -> a batch without columns."""
+    offsets = torch.zeros(len(sequences) + 1, dtype=torch.int32)
+    offsets[1:] = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int32).cumsum(0)
+    return Batch(
+        tokens=torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.int32),
+        cu_seqlens=offsets,
+        sample_ids=list(sample_ids),
+    )
+
+
+def sequence_sums(values: Tensor, batch: Batch) -> Tensor:
+    """Per-token values [T] -> their sum over each sequence [S], in the dtype and on the device of values."""
+    total = torch.zeros(len(batch), dtype=values.dtype, device=values.device)
+    return total.index_add(0, batch.sequence_of_token.to(values.device), values)

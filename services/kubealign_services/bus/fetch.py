@@ -1,0 +1,135 @@
+"""One pull from a JetStream consumer: what is there now, or else the first that comes, and nothing left
+behind.
+
+A lingering request for several messages would go on collecting for a worker that is busy with the first, so
+only ever one message is waited for; the others are taken without waiting. What the server answers, by
+status header: 404 none now, 408 none came in time, 409 refused, 503 no such consumer
+(https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-13.md).
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from kubealign_services.bus.cancellation import Heeded
+
+# The server answers a request that does not wait at once; when this much has passed, the answer was lost.
+_ANSWER_SECONDS = 5.0
+_NOTHING = ("404", "408")
+
+
+class ConsumerMissing(Exception):
+    """The server has no such consumer (any more, or yet), or turned the request down."""
+
+
+class Fetch:
+    """One pull. `lost` may be called while it runs: then it ends with what it has.
+
+    `spawn` runs what is left to do after the end."""
+
+    def __init__(
+        self,
+        client: Client,
+        stream: str,
+        consumer: str,
+        spawn: Callable[[Coroutine[Any, Any, Any]], object],
+    ) -> None:
+        self._client = client
+        self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._inbox = client.new_inbox()
+        self._spawn = spawn
+        # None: the connection was lost.
+        self._arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
+        self._over = False
+        # Whether the server may still send something for the last request.
+        self._asked = False
+
+    def lost(self) -> None:
+        self._arrived.put_nowait(None)
+
+    async def run(self, count: int, timeout: float) -> list[Msg]:
+        """Up to `count` messages; the first is waited for up to `timeout` seconds.
+
+        Raises ConsumerMissing, nats.errors.Error."""
+        messages: list[Msg] = []
+        returned = False
+        with Heeded() as cancellation:
+            subscription = await self._client.subscribe(self._inbox, cb=self._take_in)
+            try:
+                alive = await self._request(messages, count, wait=0.0)
+                if alive and not messages and timeout > 0:
+                    alive = await self._request(messages, 1, wait=timeout)
+                    if alive and messages and count > 1:
+                        await self._request(messages, count - 1, wait=0.0)
+                cancellation.check()
+                returned = True
+            finally:
+                self._over = True
+                if not returned:
+                    self._give_back(messages)
+                # What is still on its way is given back as it arrives.
+                late = self._asked and self._client.is_connected
+                end: Callable[[], Coroutine[Any, Any, None]] = (
+                    subscription.drain if late else subscription.unsubscribe
+                )
+                self._spawn(end())
+            return messages
+
+    async def _request(self, messages: list[Msg], count: int, wait: float) -> bool:
+        """Ask for `count` and add what comes; False: the connection went."""
+        request: dict[str, Any] = {"batch": count}
+        if wait > 0:
+            request["expires"] = max(1, int(wait * 1e9))
+        else:
+            request["no_wait"] = True
+        await self._client.publish(self._subject, json.dumps(request).encode(), reply=self._inbox)
+        self._asked = True
+        wanted = len(messages) + count
+        while len(messages) < wanted:
+            try:
+                async with asyncio.timeout(wait + _ANSWER_SECONDS):
+                    message = await self._arrived.get()
+            except TimeoutError:
+                return False
+            if message is None:
+                return False
+            if message.subject != self._inbox:
+                messages.append(message)
+                continue
+            self._asked = False
+            status = (message.headers or {}).get("Status", "")
+            if status in _NOTHING:
+                return True
+            if messages:
+                return False
+            raise ConsumerMissing(f"the server answered {status} to a pull")
+        self._asked = False
+        return True
+
+    async def _take_in(self, message: Msg) -> None:
+        if self._over:
+            self._give_back([message])
+        else:
+            self._arrived.put_nowait(message)
+
+    def _give_back(self, messages: list[Msg]) -> None:
+        while not self._arrived.empty():
+            late = self._arrived.get_nowait()
+            if late is not None:
+                messages.append(late)
+        for message in messages:
+            if message.subject != self._inbox:
+                self._spawn(_nak(message))
+
+
+async def _nak(message: Msg) -> None:
+    try:
+        await message.nak()
+    except nats.errors.Error:
+        # Without a connection it comes back by itself, after the acknowledgement wait.
+        return

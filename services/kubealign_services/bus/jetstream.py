@@ -1,0 +1,263 @@
+"""The bus over NATS JetStream: one stream a subject, durable consumers that workers share, restarts ridden
+out."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Self
+
+import nats.errors
+import nats.js.errors
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext, api
+
+from kubealign.process import NatsAccess, TlsFiles
+from kubealign_services.bus.bounds import Bounds, bounds_for
+from kubealign_services.bus.cancellation import Heeded
+from kubealign_services.bus.contract import BusUnavailable, Delivery, PayloadTooLarge
+from kubealign_services.bus.delivery import JetStreamDelivery
+from kubealign_services.bus.fetch import ConsumerMissing, Fetch
+from kubealign_services.bus.link import Link
+from kubealign_services.bus.losses import Losses
+from kubealign_services.bus.memory import too_large, unknown_subject
+from kubealign_services.bus.streams import Streams
+
+# Of one attempt; the publisher's deadline spans many.
+_ATTEMPT_SECONDS = 2.0
+_PAUSE_SECONDS = 0.1
+_IN_FLIGHT = 64
+# What the server counts as payload besides ours: the headers with the message id.
+_HEADER_BYTES = 1024
+_LATEST_SECONDS = 30.0
+# A follower of the newest message that has gone is forgotten after this.
+_FOLLOWER_SECONDS = 300.0
+
+
+class JetStreamBus:
+    """One job's bus. Make one with `connect`."""
+
+    def __init__(
+        self, link: Link, max_payload: int, ack_wait: float, publish_timeout: float, dedup_window: float
+    ) -> None:
+        self.max_payload = max_payload
+        self.ack_wait = ack_wait
+        self._link = link
+        self._publish_timeout = publish_timeout
+        self._losses = Losses()
+        self._streams = Streams(self._losses, dedup_window)
+        self._in_flight = asyncio.Semaphore(_IN_FLIGHT)
+        self._fetches: set[Fetch] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._followers = 0
+
+    @classmethod
+    async def connect(
+        cls,
+        access: NatsAccess,
+        tls: TlsFiles,
+        *,
+        name: str,
+        bounds: Mapping[str, Bounds] | None = None,
+        ack_wait: float = 30.0,
+        publish_timeout: float = 60.0,
+        dedup_window: float = 600.0,
+        timeout: float = 30.0,
+    ) -> Self:
+        """Connect to the job's server as process `name`.
+
+        bounds: what each subject keeps, applied by whoever comes first. ack_wait, dedup_window: seconds.
+        publish_timeout: seconds that `publish`, `purge` and the like go on trying. timeout: of the
+        connection. Raises BusUnavailable; FileNotFoundError for a missing certificate."""
+        bus: Self
+
+        def lost() -> None:
+            bus._lost()
+
+        link = Link(access, tls, name, lost)
+        bus = cls(link, 0, ack_wait, publish_timeout, dedup_window)
+        bus._streams.bounds = bounds_for(1, 1, 1, 1) if bounds is None else bounds
+        await link.open(timeout)
+        bus.max_payload = link.client.max_payload - _HEADER_BYTES
+        return bus
+
+    async def publish(self, subject: str, data: bytes, message_id: str) -> None:
+        self._check(subject)
+        if len(data) > self.max_payload:
+            raise PayloadTooLarge(too_large(subject, len(data), self.max_payload))
+
+        async def attempt(context: JetStreamContext) -> None:
+            await self._streams.stream(context, subject)
+            headers: dict[str, Any] = {"Nats-Msg-Id": message_id}
+            await context.publish(subject, data, timeout=_ATTEMPT_SECONDS, stream=subject, headers=headers)
+
+        what, deadline = f"store a message on {subject}", time.monotonic() + self._publish_timeout
+        try:
+            async with asyncio.timeout(self._publish_timeout):
+                await self._in_flight.acquire()
+        except TimeoutError:
+            raise self._gave_up(what, f"{_IN_FLIGHT} others were under way") from None
+        try:
+            await self._until_done(what, deadline, attempt)
+        finally:
+            self._in_flight.release()
+
+    async def pull(self, subject: str, consumer: str, count: int, timeout: float) -> list[Delivery]:
+        self._check(subject)
+        config = api.ConsumerConfig(
+            durable_name=consumer,
+            ack_policy=api.AckPolicy.EXPLICIT,
+            deliver_policy=api.DeliverPolicy.ALL,
+            ack_wait=self.ack_wait,
+            max_ack_pending=-1,
+            max_deliver=-1,
+        )
+        messages = await self._fetch(subject, consumer, config, count, timeout)
+        lost = self._losses.count(subject)
+
+        def there() -> bool:
+            return self._losses.count(subject) == lost
+
+        return [JetStreamDelivery(message, there) for message in messages]
+
+    async def latest(self, subject: str) -> AsyncIterator[bytes]:
+        self._check(subject)
+        self._followers += 1
+        follower = f"latest-{self._link.client.new_inbox().rsplit('.', 1)[-1]}-{self._followers}"
+        config = api.ConsumerConfig(
+            durable_name=follower,
+            ack_policy=api.AckPolicy.NONE,
+            deliver_policy=api.DeliverPolicy.LAST,
+            inactive_threshold=_FOLLOWER_SECONDS,
+        )
+        seen: tuple[int, object] | None = None
+        try:
+            while not self._link.closed:
+                messages = await self._fetch(subject, follower, config, _IN_FLIGHT, _LATEST_SECONDS)
+                if not messages:
+                    continue
+                newest = messages[-1].metadata
+                mark = (newest.sequence.stream, newest.timestamp)
+                # After a restart of the server a new follower meets the last message again.
+                if mark != seen:
+                    seen = mark
+                    yield messages[-1].data
+        finally:
+            if not self._link.closed:
+                self._spawn(self._forget(subject, follower))
+
+    def losses(self, subject: str) -> AsyncIterator[None]:
+        self._check(subject)
+        return self._losses.follow(subject)
+
+    async def purge(self, subject: str) -> None:
+        self._check(subject)
+
+        async def attempt(context: JetStreamContext) -> None:
+            await self._streams.stream(context, subject)
+            await context.purge_stream(subject)
+
+        await self._until_done(f"purge {subject}", time.monotonic() + self._publish_timeout, attempt)
+
+    async def close(self) -> None:
+        if self._link.closed:
+            return
+        # Pulls in progress end before the connection does, so that what they were being sent is given back.
+        self._link.closed = True
+        self._lost()
+        await self._losses.end()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_ATTEMPT_SECONDS)
+        await self._link.close()
+
+    def _check(self, subject: str) -> None:
+        if self._link.closed:
+            raise BusUnavailable("the bus is closed")
+        if subject not in self._streams.bounds:
+            raise ValueError(unknown_subject(subject, self._streams.bounds))
+
+    async def _fetch(
+        self, subject: str, consumer: str, config: api.ConsumerConfig, count: int, timeout: float
+    ) -> list[Msg]:
+        deadline = time.monotonic() + timeout
+        while not self._link.closed:
+            left = deadline - time.monotonic()
+            if left <= 0 and timeout > 0:
+                return []
+            try:
+                async with asyncio.timeout(max(left, _PAUSE_SECONDS)):
+                    await self._link.connected.wait()
+                context = self._link.client.jetstream(timeout=_ATTEMPT_SECONDS)
+                with Heeded():
+                    await self._streams.consumer(context, subject, consumer, config)
+                return await self._run(Fetch(self._link.client, subject, consumer, self._spawn), count, left)
+            except ConsumerMissing:
+                self._streams.doubt()
+            except (nats.errors.Error, OSError):
+                # Not connected, or JetStream is not up yet.
+                pass
+            if timeout <= 0:
+                return []
+            await asyncio.sleep(min(_PAUSE_SECONDS, max(0.0, deadline - time.monotonic())))
+        return []
+
+    async def _run(self, fetch: Fetch, count: int, timeout: float) -> list[Msg]:
+        self._fetches.add(fetch)
+        try:
+            return await fetch.run(count, timeout)
+        finally:
+            self._fetches.discard(fetch)
+
+    async def _until_done(
+        self, what: str, deadline: float, attempt: Callable[[JetStreamContext], Awaitable[None]]
+    ) -> None:
+        """Try until it succeeds. Raises BusUnavailable when the deadline passes, with the last reason."""
+        reason = "not connected"
+        while (left := deadline - time.monotonic()) > 0:
+            if self._link.closed:
+                raise BusUnavailable(f"the bus was closed before it could {what}")
+            try:
+                async with asyncio.timeout(left):
+                    await self._link.connected.wait()
+                context = self._link.client.jetstream(timeout=_ATTEMPT_SECONDS)
+                async with asyncio.timeout(3 * _ATTEMPT_SECONDS):
+                    with Heeded():
+                        return await attempt(context)
+            except (nats.errors.Error, OSError) as error:
+                if isinstance(error, nats.js.errors.Error):
+                    # The stream may be gone with the server's store.
+                    self._streams.doubt()
+                    reason = str(error)
+                elif self._link.connected.is_set():
+                    reason = str(error) or type(error).__name__
+            await asyncio.sleep(_PAUSE_SECONDS)
+        raise self._gave_up(what, reason)
+
+    def _gave_up(self, what: str, reason: str) -> BusUnavailable:
+        return BusUnavailable(
+            f"the bus at {self._link.address} did not {what} within {self._publish_timeout:g} s: {reason}"
+        )
+
+    async def _forget(self, subject: str, consumer: str) -> None:
+        try:
+            await self._link.client.jetstream(timeout=_ATTEMPT_SECONDS).delete_consumer(subject, consumer)
+        except (nats.errors.Error, OSError):
+            # The server forgets it by itself.
+            return
+
+    def _lost(self) -> None:
+        self._streams.reconnecting()
+        for fetch in self._fetches:
+            fetch.lost()
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(_quietly(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
+    """Cleaning up needs a connection; without one there is nothing to clean."""
+    try:
+        await work
+    except (nats.errors.Error, OSError):
+        return

@@ -1,0 +1,166 @@
+"""One lasting connection to the NATS server: it comes back by itself, and says when it is away."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import nats
+import nats.aio.client
+import nats.errors
+
+from kubealign.process import NatsAccess, TlsFiles
+from kubealign_services.bus.cancellation import end, within
+from kubealign_services.bus.contract import BusUnavailable
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.1
+_CLOSE_SECONDS = 2
+# nats-py waits without a deadline for a flush once this much is unsent; what is in flight is bounded
+# elsewhere.
+_NEVER_FLUSH_BYTES = 1 << 40
+
+
+class Link:
+    """`connected` is set while there is a connection; `lost` is called each time that it goes."""
+
+    def __init__(self, access: NatsAccess, tls: TlsFiles, name: str, lost: Callable[[], None]) -> None:
+        self.address = urlsplit(access.url).netloc
+        self.connected = asyncio.Event()
+        self.closed = False
+        self._access = access
+        self._tls = _client_context(tls)
+        self._name = name
+        self._lost = lost
+        self._client: nats.aio.client.Client | None = None
+        self._redial: asyncio.Task[None] | None = None
+
+    @property
+    def client(self) -> nats.aio.client.Client:
+        """The connection of this moment. Raises BusUnavailable when there is none, or none any more."""
+        if self.closed or self._client is None:
+            raise BusUnavailable(f"the connection to the bus at {self.address} is closed")
+        return self._client
+
+    async def open(self, timeout: float) -> None:
+        """Connect. Raises BusUnavailable when that takes longer than `timeout` seconds, with the last
+        reason."""
+        failures: list[str] = []
+        try:
+            await within(timeout, self._dial(failures))
+        except TimeoutError:
+            reason = ": " + "; ".join(failures[-3:]) if failures else ""
+            raise BusUnavailable(
+                f"the bus at {self.address} did not accept a connection within {timeout:g} s{reason}"
+            ) from None
+
+    async def close(self) -> None:
+        self.closed = True
+        if self._redial is not None:
+            await end(self._redial)
+        client = self._client
+        if client is not None and not client.is_closed:
+            try:
+                if client.is_connected:
+                    # So that the last acknowledgements are not lost.
+                    await client.flush(timeout=_CLOSE_SECONDS)
+                else:
+                    # nats-py would write what is unsent to a connection that is gone, and fail at it.
+                    client._pending.clear()
+                    client._pending_data_size = 0
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await client.close()
+            except (nats.errors.Error, OSError) as error:
+                log.debug("the connection to the bus ended badly", extra={"error": _reason(error)})
+        self.connected.clear()
+
+    async def _dial(self, failures: list[str]) -> None:
+        while True:
+            try:
+                client = await nats.connect(
+                    self._access.url,
+                    name=self._name,
+                    user=self._access.user,
+                    password=self._access.password,
+                    tls=self._tls,
+                    # The first connection is retried here: nats-py would do so in a loop without a pause.
+                    allow_reconnect=True,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=_RETRY_SECONDS,
+                    connect_timeout=2,
+                    ping_interval=10,
+                    max_outstanding_pings=2,
+                    pending_size=_NEVER_FLUSH_BYTES,
+                    error_cb=_keep(failures),
+                    disconnected_cb=self._on_lost,
+                    reconnected_cb=self._on_back,
+                    closed_cb=self._on_closed,
+                )
+            except (OSError, nats.errors.Error) as error:
+                await _keep(failures)(error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            self._client = client
+            self.connected.set()
+            return
+
+    async def _on_lost(self) -> None:
+        self.connected.clear()
+        if not self.closed:
+            log.warning("lost the connection to the bus", extra={"address": self.address})
+            reconnecting = asyncio.current_task()
+            assert reconnecting is not None
+            reconnecting.add_done_callback(self._see_to_it)
+        self._lost()
+
+    def _see_to_it(self, reconnecting: asyncio.Task[None]) -> None:
+        """nats-py stops trying, without a word, at an error that it does not expect."""
+        client = self._client
+        if self.closed or client is None or client.is_connected or client.is_closed:
+            return
+        if client._reconnection_task is not reconnecting:
+            # It was connected, and is at it once more.
+            return
+        cause = None if reconnecting.cancelled() else reconnecting.exception()
+        log.warning("the bus client gave up; connecting anew", extra={"cause": repr(cause)})
+        self._redial = asyncio.create_task(self._dial([]))
+
+    async def _on_back(self) -> None:
+        log.info("connected to the bus again", extra={"address": self.address})
+        self.connected.set()
+
+    async def _on_closed(self) -> None:
+        self.connected.clear()
+        self._lost()
+        if not self.closed and self._client is not None:
+            # The server refused us (a slow reader, say): nats-py gives such a connection up for good.
+            log.warning("the bus closed the connection; connecting anew", extra={"address": self.address})
+            self._redial = asyncio.create_task(self._dial([]))
+
+
+def _keep(failures: list[str]) -> Callable[[Exception], Awaitable[None]]:
+    """Collects what goes wrong, each thing once."""
+
+    async def keep(error: Exception) -> None:
+        reason = _reason(error)
+        if reason not in failures:
+            failures.append(reason)
+        log.debug("the bus client reports an error", extra={"error": reason})
+
+    return keep
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _client_context(tls: TlsFiles) -> ssl.SSLContext:
+    for path in (tls.ca, tls.certificate, tls.key):
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"there is no {path}, which the connection to the bus needs")
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(tls.ca))
+    context.load_cert_chain(tls.certificate, tls.key)
+    return context

@@ -1,0 +1,45 @@
+"""Becoming the job's NATS server in a container, with a configuration from what is mounted."""
+
+import logging
+import os
+import socket
+import sys
+from typing import NoReturn
+
+from kubealign.nats_config import NatsConfig, find_nats
+from kubealign.pod import NATS_PASSWORD_FILE, NATS_PORT
+from kubealign.process import Exit
+from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.process.mounts import Mounts
+from kubealign_services.process.termination import write_termination
+from kubealign_services.telemetry.logs import set_up_logs
+
+log = logging.getLogger(__name__)
+
+
+def main(mounts: Mounts | None = None, port: int = NATS_PORT) -> NoReturn:
+    """Become the server. Where that cannot begin, exit with PERMANENT and the cause in the termination
+    file."""
+    mounts = mounts or Mounts()
+    try:
+        command = _command(mounts, port)
+    except (PermanentFailure, OSError) as error:
+        set_up_logs("", "nats", "nats", sys.stdout)
+        log.error(str(error), extra={"permanent": True})
+        write_termination(mounts.termination, str(error))
+        sys.exit(Exit.PERMANENT)
+    os.execv(command[0], command)
+
+
+def _command(mounts: Mounts, port: int) -> list[str]:
+    config = NatsConfig(
+        listen=f"0.0.0.0:{port}",
+        name=socket.gethostname(),
+        password=mounts.secret(NATS_PASSWORD_FILE),
+        tls=mounts.tls,
+        store=mounts.nats_data,
+    )
+    # In memory: it holds the password.
+    path = mounts.runtime / "nats.conf"
+    config.write(path)
+    return [str(find_nats()), "-c", str(path)]

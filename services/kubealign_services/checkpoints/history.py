@@ -1,0 +1,79 @@
+"""Which prompts each step was trained on: one JSON line a step."""
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kubealign_services.checkpoints.durable import replace, sync
+
+
+class CorruptHistory(ValueError):
+    """A line that is not the last one cannot be read. Says which."""
+
+
+class TrainedStep(BaseModel):
+    """One TrainStep that was done. prompts: ids of those trained on, none in a step without prompts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fence: int
+    step: int
+    version: int
+    prompts: list[str]
+
+
+class History:
+    """`history.jsonl`. A crash in the middle of an append leaves a torn last line: it was not written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, line: TrainedStep) -> None:
+        """Add a step; it is on the disk when this returns. Raises OSError."""
+        new = not self._path.exists()
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            end = _whole_bytes(descriptor)
+            os.ftruncate(descriptor, end)
+            rest = memoryview(line.model_dump_json().encode() + b"\n")
+            while rest:
+                written = os.pwrite(descriptor, rest, end)
+                end += written
+                rest = rest[written:]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if new:
+            sync(self._path.parent)
+
+    def read(self) -> list[TrainedStep]:
+        """All steps, in the order in which they were written. Raises CorruptHistory."""
+        if not self._path.exists():
+            return []
+        *lines, _torn = self._path.read_bytes().split(b"\n")
+        steps = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                steps.append(TrainedStep.model_validate_json(line))
+            except ValidationError as error:
+                raise CorruptHistory(f"{self._path}, line {number} is not a step: {line[:200]!r}") from error
+        return steps
+
+    def truncate_after(self, step: int) -> None:
+        """Forget what came after a step, as after a rollback. Raises CorruptHistory, OSError."""
+        kept = [line for line in self.read() if line.step <= step]
+        if self._path.exists():
+            replace(self._path, (line.model_dump_json().encode() + b"\n" for line in kept))
+
+
+def _whole_bytes(descriptor: int) -> int:
+    """Bytes up to and including the last newline."""
+    end = os.fstat(descriptor).st_size
+    while end > 0:
+        start = max(0, end - 65536)
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0

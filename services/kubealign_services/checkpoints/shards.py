@@ -1,0 +1,50 @@
+"""What files a folder holds: names, sizes and digests."""
+
+from pathlib import Path
+from typing import Annotated
+
+import xxhash
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+_CHUNK = 4 << 20
+
+
+def _within(name: str) -> str:
+    path = Path(name)
+    if not name or path.is_absolute() or ".." in path.parts:
+        raise ValueError("must be a path inside the folder")
+    return name
+
+
+class ShardFile(BaseModel):
+    """One file. name: its path within the folder, with slashes. digest: xxh3-128, hexadecimal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, AfterValidator(_within)]
+    size_bytes: int = Field(ge=0)
+    digest: str = Field(pattern="^[0-9a-f]{32}$")
+
+
+def file_digest(path: Path) -> str:
+    """xxh3-128 of a file's bytes, hexadecimal."""
+    digest = xxhash.xxh3_128()
+    buffer = bytearray(_CHUNK)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(view[:count])
+    return str(digest.hexdigest())
+
+
+def describe_shards(directory: Path) -> list[ShardFile]:
+    """Every file under a folder, by name."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return [
+        ShardFile(
+            name=path.relative_to(directory).as_posix(),
+            size_bytes=path.stat().st_size,
+            digest=file_digest(path),
+        )
+        for path in paths
+    ]

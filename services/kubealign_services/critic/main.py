@@ -1,0 +1,76 @@
+"""The critic: `python -m kubealign_services.critic.main SETTINGS.json`."""
+
+import sys
+
+from kubealign.spec.rewards import RewardPlacement
+from kubealign.v1 import training_pb2
+from kubealign_services.algorithms.contract import load_algorithm
+from kubealign_services.critic.rewards import ScoreCommand
+from kubealign_services.critic.servicer import CriticServicer
+from kubealign_services.data.prepared import Prepared, load_prepared
+from kubealign_services.process.context import Context
+from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.process.run import run
+from kubealign_services.scoring.models import load_reward_model
+from kubealign_services.training.contract import Head, TrainingBackend
+from kubealign_services.training.core import StepPlan, TrainingCore
+from kubealign_services.training.serving import Handler, core_handlers, handler, serve_group
+from kubealign_services.training.torch_backend.backend import TorchBackend
+
+
+async def serve(context: Context) -> None:
+    """Serve until stopped; ranks above 0 follow rank 0 until it ends."""
+    settings, spec = context.settings, context.job.spec
+    critic = spec.effective_critic
+    algorithm = load_algorithm(spec.algorithm.member)(spec.algorithm.value)
+    objective = algorithm.value_objective()
+    if critic is None or objective is None:
+        raise PermanentFailure(f"{spec.algorithm.member} has no critic")
+    prepared = load_prepared(settings.run_dir)
+    core = TrainingCore(
+        create=lambda: _backend(context, prepared),
+        objective=objective,
+        plan=StepPlan(spec.algorithm.value.epochs_per_step, spec.algorithm.value.minibatch_sequences),
+        seed=spec.seed,
+        role="critic",
+        world_size=settings.world_size,
+    )
+    handlers: dict[str, Handler] = core_handlers(core)
+    backend = critic.backend.value
+    rewards = {
+        reward.name: await context.compute(
+            load_reward_model,
+            prepared.model(f"reward-{reward.name}"),
+            backend.precision,
+            backend.microbatch_tokens,
+            settings.rank,
+        )
+        for reward in spec.rewards
+        if reward.placement is RewardPlacement.WITH_CRITIC
+    }
+    handlers["Score"] = handler(training_pb2.ForwardRequest, ScoreCommand(core, rewards))
+    await serve_group(context, critic, handlers, CriticServicer)
+
+
+def _backend(context: Context, prepared: Prepared) -> TrainingBackend:
+    spec = context.job.spec
+    critic = spec.effective_critic
+    assert critic is not None
+    return TorchBackend.create(
+        prepared.model("critic"),
+        Head.VALUE,
+        critic,
+        total_updates=spec.max_steps * spec.algorithm.value.updates_per_step,
+        rank=context.settings.rank,
+        world_size=context.settings.world_size,
+        seed=spec.seed,
+        head_init=critic.head_init,
+    )
+
+
+def main(argv: list[str]) -> int:
+    return run(serve, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,37 @@
+"""Reward models that live with the critic: the same numbers as the reward role's, without a process of
+their own."""
+
+from collections.abc import Mapping
+
+from kubealign.v1 import training_pb2
+from kubealign_services.batch.codec import decode, encode_columns
+from kubealign_services.rpc.errors import InvalidRequest
+from kubealign_services.scoring.models import ModelReward
+from kubealign_services.training.core import TrainingCore
+
+
+class ScoreCommand:
+    """The Score command. Between calls the models rest on the CPU."""
+
+    def __init__(self, core: TrainingCore, models: Mapping[str, ModelReward]) -> None:
+        self._core = core
+        self._models = models
+        for model in models.values():
+            model.offload()
+
+    def __call__(self, request: training_pb2.ForwardRequest) -> training_pb2.ForwardReply:
+        """sequence.NAME (float32 [S]) for each name in the request's outputs."""
+        self._core.check_fence(request.fence)
+        unknown = sorted(set(request.outputs) - self._models.keys())
+        if unknown:
+            raise InvalidRequest(
+                f"no reward model {', '.join(unknown)} lives with the critic; "
+                f"there are {sorted(self._models)}"
+            )
+        batch = decode(request.batch)
+        scores = {}
+        for name in request.outputs:
+            scores[f"sequence.{name}"] = self._models[name].score(batch)
+            self._models[name].offload()
+        columns, digest = encode_columns(scores)
+        return training_pb2.ForwardReply(columns=columns, digest=digest)

@@ -1,0 +1,35 @@
+"""The columns of a row that travel with its prompt to the rewards, as JSON."""
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import date, time
+from typing import Any
+
+
+def to_json(columns: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """(JSON object, names of the columns left out because JSON cannot hold them, such as images and bytes).
+
+    Dates and times become ISO 8601 text; NaN and infinities, which JSON lacks, become null.
+    """
+    kept: dict[str, str] = {}
+    left_out: list[str] = []
+    for name, value in columns.items():
+        try:
+            kept[name] = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+        except TypeError:
+            left_out.append(name)
+    body = ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in kept.items())
+    return "{" + body + "}", left_out
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return value

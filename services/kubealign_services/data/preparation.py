@@ -1,0 +1,163 @@
+"""What is done once, before any role starts: models resolved or made, rows checked and tokenised.
+
+The folder prepared/ is written under another name and renamed when it is whole, so it is there whole or not
+at all; a second run finds it and does nothing.
+"""
+
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.paths import dotted
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.opened import OpenedData, open_data
+from kubealign_services.data.overlong import room
+from kubealign_services.data.prepared import (
+    FOLDER,
+    INPUTS,
+    MODELS,
+    REPORT,
+    TRAIN,
+    VALIDATION,
+    Prepared,
+    Report,
+    load_prepared,
+)
+from kubealign_services.data.resolution import Models, resolve_models
+from kubealign_services.data.writing import write_rows
+
+log = logging.getLogger(__name__)
+
+
+def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> Prepared:
+    """Prepare the job in run_dir/prepared, or find that it is.
+
+    results: name of a job that this one depends on -> the folder of its result. Raises DataError for data,
+    a tokenizer or a model that cannot be used as the job asks, and where prepared/ was made for another
+    spec.
+    """
+    inputs = inputs_of(job)
+    folder = run_dir / FOLDER
+    if folder.exists():
+        _check_inputs(folder, inputs)
+        return load_prepared(run_dir)
+    with _made_whole(folder) as making:
+        data = open_data(job, making / "cache")
+        models = resolve_models(job, data, making, results)
+        report = _write(job, data, models, making)
+        shutil.rmtree(making / "cache", ignore_errors=True)
+        places = {role: _place(path, making) for role, path in models.folders.items()}
+        for name, content in {MODELS: places, INPUTS: inputs, REPORT: report.model_dump()}.items():
+            (making / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return load_prepared(run_dir)
+
+
+def inputs_of(job: AlignmentJob) -> dict[str, Any]:
+    """The part of the spec that the preparation depends on, as JSON."""
+    spec = job.spec
+    dumped = spec.model_dump(mode="json", by_alias=True)
+    rollout = spec.effective_rollout
+    return {
+        "seed": spec.seed,
+        "algorithm": spec.algorithm.member,
+        "policy": dumped["policy"],
+        "data": dumped["data"],
+        "validation": None
+        if spec.validation is None
+        else {key: dumped["validation"][key] for key in ("data", "groupBy")},
+        "rollout": None if rollout is None else {"sampling": {"maxTokens": rollout.sampling.max_tokens}},
+        "reference": None
+        if spec.effective_reference is None
+        else spec.effective_reference.model_dump(mode="json", by_alias=True)["model"],
+        "critic": None
+        if spec.effective_critic is None
+        else spec.effective_critic.model_dump(mode="json", by_alias=True)["model"],
+        "rewards": {reward["name"]: reward["model"] for reward in dumped["rewards"]},
+    }
+
+
+def _check_inputs(folder: Path, inputs: dict[str, Any]) -> None:
+    try:
+        before = json.loads((folder / INPUTS).read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder} cannot be read: {error}; delete it to prepare the job again") from error
+    differences = list(_differences(before, json.loads(json.dumps(inputs)), ()))
+    if differences:
+        raise DataError(
+            f"{folder} was made for another spec ({'; '.join(differences[:3])}): "
+            "put the spec back, or start the job afresh"
+        )
+
+
+def _differences(before: Any, now: Any, place: tuple[str | int, ...]) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in before.keys() | now.keys():
+            yield from _differences(before.get(key), now.get(key), (*place, key))
+    elif before != now:
+        yield f"{dotted(('spec', *place))} was {json.dumps(before)}, is {json.dumps(now)}"
+
+
+def _write(job: AlignmentJob, data: OpenedData, models: Models, folder: Path) -> Report:
+    spec = job.spec
+    rollout = spec.effective_rollout
+    sampled = None if rollout is None else rollout.sampling.max_tokens
+    tokenizer = models.tokenizer
+    train = write_rows(
+        data.train,
+        spec.data,
+        tokenizer,
+        # Rows that only a loss is measured on need no room for a sampled response.
+        room(models.context, spec.data.value.max_tokens, sampled if spec.algorithm.value.online else None),
+        folder / TRAIN,
+        "spec.data",
+    )
+    validation = None
+    if spec.validation is not None and data.validation is not None:
+        validation = write_rows(
+            data.validation,
+            spec.validation.data,
+            tokenizer,
+            room(models.context, spec.validation.data.value.max_tokens, sampled),
+            folder / VALIDATION,
+            "spec.validation.data",
+            spec.validation.group_by,
+        )
+    return Report(context=models.context, train=train, validation=validation)
+
+
+def _place(folder: Path, making: Path) -> str:
+    return str(folder.relative_to(making)) if folder.is_relative_to(making) else str(folder.absolute())
+
+
+@contextmanager
+def _made_whole(folder: Path) -> Iterator[Path]:
+    """A folder beside this one that takes its name at the end; what an earlier attempt left behind is
+    removed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for left_over in folder.parent.glob(f".{folder.name}-*"):
+        shutil.rmtree(left_over, ignore_errors=True)
+    making = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
+    making.mkdir()
+    try:
+        yield making
+        for path in making.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                _flush(path)
+        making.rename(folder)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

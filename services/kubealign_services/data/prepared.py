@@ -1,0 +1,169 @@
+"""What a job's preparation leaves in the run's folder: models by role, tokenised rows, and a report.
+
+prepared/models.json: role -> folder (relative to prepared/ where it was made there).
+prepared/train.parquet, validation.parquet: the rows. prepared/report.json: counts. prepared/inputs.json:
+the part of the spec it was made from.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, overload
+
+import pyarrow
+import pyarrow.parquet
+from pydantic import BaseModel, ConfigDict
+from transformers import PreTrainedTokenizerBase
+
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.tokenizers import load_tokenizer
+
+FOLDER = "prepared"
+MODELS, REPORT, INPUTS = "models.json", "report.json", "inputs.json"
+TRAIN, VALIDATION = "train.parquet", "validation.parquet"
+
+
+class DataReport(BaseModel):
+    """What became of the rows of one data set. Lengths in tokens, end-of-sequence included."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: prompts, demonstrations, preferences or ratings.
+    kind: str
+    source: str
+    rows_read: int
+    rows_kept: int
+    #: Rows left out for their length, and rows whose prompt was cut.
+    dropped: int
+    truncated: int
+    #: Tokens that the tokenizer does not know, over prompts and responses.
+    unknown_tokens: int
+    longest_prompt: int
+    #: 0 for rows that are prompts only.
+    longest_response: int
+    longest_sequence: int
+    #: Bytes of prompt text and columns of one row, at most: what a work item carries besides the tokens.
+    longest_context_bytes: int
+    #: Columns that JSON cannot hold, which the rewards do not see.
+    columns_left_out: list[str]
+
+
+class Report(BaseModel):
+    """context: longest sequence that all the job's models take, in tokens; None: unbounded."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    context: int | None
+    train: DataReport
+    validation: DataReport | None
+
+
+@dataclass(frozen=True)
+class PreparedRow:
+    """One row. `row` is its number in the source, from 0; `columns` are its columns but a text prompt's own.
+
+    Responses end with the end-of-sequence token; those that the kind of row does not have are None.
+    """
+
+    row: int
+    prompt_tokens: list[int]
+    prompt_text: str
+    columns: dict[str, Any] = field(default_factory=dict)
+    response_tokens: list[int] | None = None
+    chosen_tokens: list[int] | None = None
+    rejected_tokens: list[int] | None = None
+    rating: float | None = None
+
+
+class Rows(Sequence[PreparedRow]):
+    """The rows that were kept, by index from 0. Read when the first one is asked for."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self.kind = kind
+        self._path = path
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> PreparedRow: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[PreparedRow]: ...
+
+    def __getitem__(self, index: int | slice) -> PreparedRow | Sequence[PreparedRow]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        table = self._table
+        held = {name: table.column(name)[index] for name in table.column_names}
+        return PreparedRow(
+            row=held["row"].as_py(),
+            prompt_text=held["prompt_text"].as_py(),
+            columns=json.loads(held["columns"].as_py()),
+            rating=held["rating"].as_py() if "rating" in held else None,
+            # Not by to_numpy, which imports pandas.
+            **{name: held[name].as_py() for name in held if name.endswith("_tokens")},
+        )
+
+    def __iter__(self) -> Iterator[PreparedRow]:
+        return (self[index] for index in range(len(self)))
+
+    @cached_property
+    def _count(self) -> int:
+        return int(pyarrow.parquet.read_metadata(self._path).num_rows)
+
+    @cached_property
+    def _table(self) -> pyarrow.Table:
+        # Not read_table, which imports all of pyarrow.dataset for it.
+        return pyarrow.parquet.ParquetFile(self._path).read()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared job. Opening it reads no weights, no tokenizer and no rows; those come when they are
+    asked for."""
+
+    folder: Path
+    #: policy, and where the job has them reference, critic, reward-NAME -> Hugging Face folder.
+    models: dict[str, Path]
+    report: Report
+    train: Rows
+    validation: Rows | None
+
+    def model(self, role: str) -> Path:
+        """The Hugging Face folder of a role. Raises DataError where the job has no such model, or it has
+        gone."""
+        if role not in self.models:
+            raise DataError(f"the job has no model for {role}; it has {', '.join(sorted(self.models))}")
+        folder = self.models[role]
+        if not folder.is_dir():
+            raise DataError(f"the model of {role} has gone: {folder} was there when the job was prepared")
+        return folder
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The policy's, which all models of the job share."""
+        return load_tokenizer(self.model("policy"), "spec.policy.model")
+
+
+def load_prepared(run_dir: Path) -> Prepared:
+    """What `prepare` left. Raises DataError where it did not run, or its files cannot be read."""
+    folder = run_dir / FOLDER
+    if not folder.is_dir():
+        raise DataError(f"the job is not prepared: there is no {folder}")
+    try:
+        report = Report.model_validate_json((folder / REPORT).read_text())
+        models = json.loads((folder / MODELS).read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder} cannot be read: {error}; delete it to prepare the job again") from error
+    return Prepared(
+        folder=folder,
+        models={role: folder / place for role, place in models.items()},
+        report=report,
+        train=Rows(folder / TRAIN, report.train.kind),
+        validation=None if report.validation is None else Rows(folder / VALIDATION, report.validation.kind),
+    )

@@ -1,0 +1,161 @@
+"""Rows as they lie: JSON Lines, JSON, Parquet, or what `datasets` reads from the hub or a folder.
+
+Files are read as they are, without a cache and without the network. (The JSON reader of `datasets` would
+turn text that looks like a date into one, and refuse large integers; a reward must get what the file says.)
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow
+import pyarrow.parquet
+
+from kubealign.spec.data import DataSource, HuggingFaceDataset
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.volumes import mounted
+
+#: One row: column -> any JSON value (or what Parquet holds).
+Row: TypeAlias = Mapping[str, Any]
+
+_JSON = (".jsonl", ".ndjson", ".json")
+_PARQUET = (".parquet",)
+# With or without a byte-order mark.
+_ENCODING = "utf-8-sig"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows that can be gone through several times. `name` says in errors which they are; `columns` are
+    the first row's."""
+
+    name: str
+    columns: tuple[str, ...]
+    _read: Callable[[], Iterable[Row]]
+    _limit: int | None
+
+    def __iter__(self) -> Iterator[Row]:
+        return islice(iter(self._read()), self._limit)
+
+
+def open_source(source: DataSource, place: str, cache: Path, limit: int | None = None) -> Source:
+    """The rows of a source, at most `limit`. `place` is its path in the spec, for errors; `cache` is a
+    folder that `datasets` may write to. Raises DataError when it is missing, unreadable or empty."""
+    if source.hugging_face is not None:
+        name, read = source.hugging_face.name, _hugging_face(source.hugging_face, place, cache)
+    else:
+        path = _file(source, place)
+        name, read = str(path), _reader(path, place)
+    first = next(iter(read()), None)
+    if first is None:
+        raise DataError(f"{place}: {name} has no rows")
+    return Source(name, tuple(first), read, limit)
+
+
+def require_columns(source: Source, columns: Mapping[str, str]) -> None:
+    """Raise DataError unless the rows have these columns. `columns`: the field of the spec -> the column
+    it names."""
+    for field, column in columns.items():
+        if column not in source.columns:
+            near = difflib.get_close_matches(column, source.columns, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DataError(
+                f"{field}: {source.name} has no column {column!r}; "
+                f"it has {', '.join(map(repr, source.columns))}{hint}"
+            )
+
+
+def _file(source: DataSource, place: str) -> Path:
+    if source.volume is not None:
+        path = mounted(source.volume.claim_name, source.volume.path, f"{place}.volume")
+        place = f"{place}.volume.path"
+    else:
+        path = Path(str(source.path))
+        place = f"{place}.path"
+    if path.is_dir():
+        raise DataError(
+            f"{place}: {path} is a folder: name a file in it, or use huggingFace: {{name: {path}}}"
+        )
+    if not path.exists():
+        raise DataError(f"{place}: there is no file {path}")
+    return path
+
+
+def _reader(path: Path, place: str) -> Callable[[], Iterable[Row]]:
+    suffix = path.suffix.lower()
+    if suffix in _JSON:
+        return lambda: _explained(_json_rows(path), path, place)
+    if suffix in _PARQUET:
+        return lambda: _explained(_parquet_rows(path), path, place)
+    raise DataError(
+        f"{place}: {path} ends in {suffix or 'nothing'}; "
+        f"rows are read from {', '.join(_JSON + _PARQUET)} files"
+    )
+
+
+def _explained(rows: Iterator[Row], path: Path, place: str) -> Iterator[Row]:
+    try:
+        yield from rows
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
+        raise DataError(f"{place}: {path} cannot be read: {error}") from error
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    if _is_list(path):
+        for number, row in enumerate(_parsed(path, 1, path.read_text(_ENCODING)), start=1):
+            yield _object(row, f"{path}, row {number}")
+        return
+    with path.open(encoding=_ENCODING) as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield _object(_parsed(path, number, line.rstrip("\r\n")), f"{path}, line {number}")
+
+
+def _is_list(path: Path) -> bool:
+    with path.open(encoding=_ENCODING) as file:
+        return next((line for line in file if line.strip()), "").lstrip().startswith("[")
+
+
+def _parsed(path: Path, number: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = number + error.lineno - 1
+        raise DataError(f"{path}, line {line}, column {error.colno}: not JSON: {error.msg}") from error
+
+
+def _object(row: Any, where: str) -> Row:
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: a row is an object, not {_kind(row)}")
+    return row
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(1024):
+            yield from batch.to_pylist()
+
+
+def _hugging_face(spec: HuggingFaceDataset, place: str, cache: Path) -> Callable[[], Iterable[Row]]:
+    # Two seconds of imports that rows in files do without.
+    import datasets
+
+    datasets.disable_progress_bars()
+    try:
+        loaded = datasets.load_dataset(
+            spec.name, spec.config, split=spec.split, revision=spec.revision, cache_dir=str(cache)
+        )
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        raise DataError(
+            f"{place}.huggingFace: the data set {spec.name} (split {spec.split}) cannot be loaded: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return lambda: loaded
+
+
+def _kind(value: Any) -> str:
+    return {list: "a list", str: "text", type(None): "null"}.get(type(value), type(value).__name__)

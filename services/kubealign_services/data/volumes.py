@@ -1,0 +1,19 @@
+"""Where the volumes that a job names are mounted in its pods."""
+
+from pathlib import Path
+
+from kubealign_services.data.errors import DataError
+
+#: Each claim is mounted at VOLUMES/CLAIM.
+VOLUMES = Path("/volumes")
+
+
+def mounted(claim_name: str, path: str, place: str) -> Path:
+    """The file or folder of a volume. Raises DataError where the claim is not mounted, as on a laptop."""
+    root = VOLUMES / claim_name
+    if not root.is_dir():
+        raise DataError(
+            f"{place}.claimName: the volume {claim_name} is not mounted here ({root} does not exist): "
+            "volumes are for clusters; on one machine name a path"
+        )
+    return root / path

@@ -1,0 +1,166 @@
+"""Rows of a source, tokenised and written as Parquet, a block at a time."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow
+import pyarrow.parquet
+from transformers import PreTrainedTokenizerBase
+
+from kubealign.spec.data import Data
+from kubealign_services.data.columns import to_json
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.fields import prompt_column, read
+from kubealign_services.data.overlong import Room, fit
+from kubealign_services.data.prepared import DataReport
+from kubealign_services.data.rendering import Rendered, Renderer
+from kubealign_services.data.sources import Row, Source
+from kubealign_services.data.tokenizers import begins_with
+
+log = logging.getLogger(__name__)
+
+_BLOCK = 512
+_RESPONSES = {
+    "prompts": (),
+    "demonstrations": ("response",),
+    "preferences": ("chosen", "rejected"),
+    "ratings": ("response",),
+}
+
+Item = TypeVar("Item")
+
+
+def write_rows(
+    source: Source,
+    data: Data,
+    tokenizer: PreTrainedTokenizerBase,
+    room: Room,
+    path: Path,
+    place: str,
+    group_by: str | None = None,
+) -> DataReport:
+    """Write what is kept of the source, and say what became of it. Raises DataError for a row that
+    cannot be used, or when nothing is kept. `place` is the data's path in the spec, for errors.
+    `group_by`: a column that every row must have."""
+    writer = _Writer(source, data, tokenizer, room, group_by)
+    with pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
+        for block in _blocks(enumerate(source), _BLOCK):
+            file.write_batch(pyarrow.RecordBatch.from_pylist(writer.kept(block), schema=_schema(data.member)))
+    report = writer.report()
+    if report.rows_kept == 0:
+        raise DataError(
+            f"{place}: nothing is left of {source.name}: all {report.rows_read} rows were dropped, because "
+            f"they have more tokens than there is room for ({room.prompt or 'any number'} in a prompt, "
+            f"{room.sequence or 'any number'} with its response)"
+        )
+    log.info("rows are prepared", extra=report.model_dump())
+    return report
+
+
+def _schema(kind: str) -> pyarrow.Schema:
+    tokens = pyarrow.list_(pyarrow.int32())
+    columns: dict[str, pyarrow.DataType] = {
+        "row": pyarrow.int64(),
+        "prompt_tokens": tokens,
+        "prompt_text": pyarrow.string(),
+        "columns": pyarrow.string(),
+    }
+    columns |= {f"{name}_tokens": tokens for name in _RESPONSES[kind]}
+    if kind == "ratings":
+        columns["rating"] = pyarrow.float64()
+    return pyarrow.schema(list(columns.items()))
+
+
+def _blocks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    while block := list(islice(items, size)):
+        yield block
+
+
+class _Writer:
+    """Counts while it turns rows into records."""
+
+    def __init__(
+        self,
+        source: Source,
+        data: Data,
+        tokenizer: PreTrainedTokenizerBase,
+        room: Room,
+        group_by: str | None,
+    ) -> None:
+        self._source, self._kind, self._data, self._room = source, data.member, data.value, room
+        self._group_by = group_by
+        self._renderer = Renderer(tokenizer)
+        self._beginning = len(begins_with(tokenizer))
+        self._unknown_id = tokenizer.unk_token_id
+        self._prompt_column = prompt_column(data.value)
+        self._read = self._kept = self._dropped = self._truncated = self._unknown = 0
+        self._prompt = self._response = self._sequence = self._context = 0
+        self._left_out: set[str] = set()
+
+    def kept(self, rows: Sequence[tuple[int, Row]]) -> list[dict[str, Any]]:
+        """The records of the rows that are kept."""
+        self._read += len(rows)
+        rendered = self._renderer.render([read(self._data, row, number) for number, row in rows])
+        records = [self._record(item, row) for item, (_, row) in zip(rendered, rows, strict=True)]
+        return [record for record in records if record is not None]
+
+    def _record(self, item: Rendered, row: Row) -> dict[str, Any] | None:
+        response = max((len(tokens) for tokens in item.responses.values()), default=0)
+        prompt = fit(
+            item.prompt_tokens,
+            response,
+            self._room,
+            self._data.overlong,
+            self._beginning,
+            item.example.number,
+        )
+        if prompt is None:
+            self._dropped += 1
+            return None
+        columns, left_out = to_json(
+            {name: value for name, value in row.items() if name != self._prompt_column}
+        )
+        self._left_out.update(left_out)
+        if self._group_by is not None and (self._group_by not in row or self._group_by in left_out):
+            raise DataError(f"row {item.example.number + 1} has no column {self._group_by!r} to group by")
+        self._kept += 1
+        self._truncated += len(prompt) < len(item.prompt_tokens)
+        self._count_tokens(prompt, response, item)
+        self._context = max(self._context, len(columns.encode()) + len(item.prompt_text.encode()))
+        record: dict[str, Any] = {
+            "row": item.example.number,
+            "prompt_tokens": prompt,
+            "prompt_text": item.prompt_text,
+            "columns": columns,
+        }
+        if item.example.rating is not None:
+            record["rating"] = item.example.rating
+        return record | {f"{name}_tokens": tokens for name, tokens in item.responses.items()}
+
+    def _count_tokens(self, prompt: list[int], response: int, item: Rendered) -> None:
+        self._prompt = max(self._prompt, len(prompt))
+        self._response = max(self._response, response)
+        self._sequence = max(self._sequence, len(prompt) + response)
+        if self._unknown_id is not None:
+            self._unknown += sum(
+                tokens.count(self._unknown_id) for tokens in [prompt, *item.responses.values()]
+            )
+
+    def report(self) -> DataReport:
+        return DataReport(
+            kind=self._kind,
+            source=self._source.name,
+            rows_read=self._read,
+            rows_kept=self._kept,
+            dropped=self._dropped,
+            truncated=self._truncated,
+            unknown_tokens=self._unknown,
+            longest_prompt=self._prompt,
+            longest_response=self._response,
+            longest_sequence=self._sequence,
+            longest_context_bytes=self._context,
+            columns_left_out=sorted(self._left_out),
+        )

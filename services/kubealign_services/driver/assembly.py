@@ -1,0 +1,68 @@
+"""Whole groups -> one packed batch. Pure."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from kubealign.v1 import rollout_pb2
+from kubealign_services.batch.codec import decode
+from kubealign_services.batch.packed import Batch, concatenate
+from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.ledger import Group
+
+REFERENCE = "reference"
+
+
+def assemble(groups: Sequence[Group], rewards: Sequence[str], temperature: float, reference: bool) -> Batch:
+    """The groups' samples, prompt after prompt, as one batch of S sequences and T tokens.
+
+    Token columns: loss_mask (uint8), behaviour_logprobs, engine_logprobs (float32, nats), weight_version
+    (int32), and reference_logprobs (float32) where a reference scored. Sequence columns: group (int64,
+    index of the prompt), truncated (uint8), and reward.NAME (float64) for each of `rewards`. Scalar:
+    temperature. Raises JobFailed when the reference's log-probabilities do not fit their sequence.
+    """
+    parts: list[Batch] = []
+    for index, group in enumerate(groups):
+        for sample in sorted(group.rollouts):
+            rollout = group.rollouts[sample]
+            part = decode(rollout.sequence)
+            part.sample_ids = [f"{group.group_id}#{sample}"]
+            part.sequence_columns["group"] = torch.tensor([index])
+            truncated = rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH
+            part.sequence_columns["truncated"] = torch.tensor([truncated], dtype=torch.uint8)
+            for name in rewards:
+                value = group.score(sample, name).reward
+                part.sequence_columns[f"reward.{name}"] = torch.tensor([value], dtype=torch.float64)
+            if reference:
+                logprobs = np.frombuffer(group.score(sample, REFERENCE).logprobs, dtype="<f4")
+                if len(logprobs) != len(part.tokens):
+                    raise JobFailed(
+                        f"the reference sent {len(logprobs)} log-probabilities "
+                        f"for the {len(part.tokens)} tokens "
+                        f"of sample {part.sample_ids[0]}"
+                    )
+                part.token_columns["reference_logprobs"] = torch.from_numpy(logprobs.copy())
+            parts.append(part)
+    batch = concatenate(parts)
+    batch.scalars["temperature"] = temperature
+    return batch
+
+
+def staleness(batch: Batch, version: int) -> torch.Tensor:
+    """int64 [S]: versions between the oldest weights that made a token of the sequence and those that train
+    on it."""
+    made_with = torch.where(batch.token("loss_mask").bool(), batch.token("weight_version").long(), version)
+    oldest = torch.full((len(batch),), version, dtype=torch.int64)
+    return version - oldest.scatter_reduce(0, batch.sequence_of_token, made_with, reduce="amin")
+
+
+def oldest_version(group: Group) -> int:
+    """The oldest weight version among the group's response tokens."""
+    oldest: list[int] = []
+    for rollout in group.rollouts.values():
+        part = decode(rollout.sequence)
+        versions = part.token("weight_version")[part.token("loss_mask").bool()]
+        if len(versions):
+            oldest.append(int(versions.min()))
+    return min(oldest, default=group.min_version)

@@ -1,0 +1,144 @@
+"""One attempt at a job under one fence: resume, run the loop, commit where it was stopped."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from kubealign_services.bus.contract import Bus
+from kubealign_services.checkpoints.store import CommitStore, CorruptCommit
+from kubealign_services.data.prepared import Prepared
+from kubealign_services.driver.build import (
+    build_algorithm,
+    build_source,
+    build_validation,
+    build_weights,
+)
+from kubealign_services.driver.commits import Commits, TrainedPrompts
+from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.failures import JobFailed, Stopping
+from kubealign_services.driver.grace import Grace
+from kubealign_services.driver.loop import align
+from kubealign_services.driver.members import Gate, Policy, Values
+from kubealign_services.driver.progress import Progress
+from kubealign_services.driver.report import Report, Sink
+from kubealign_services.driver.results import Results
+from kubealign_services.driver.resume import resume
+from kubealign_services.driver.run import Run
+from kubealign_services.driver.state import JobState
+from kubealign_services.driver.stopping import save_in_time, told_to_stop
+from kubealign_services.driver.training_client import CriticClient, TrainerClient, TrainingClient
+from kubealign_services.driver.watched import unless
+from kubealign_services.process.context import Context
+from kubealign_services.refit.broadcast import RefitFailed
+from kubealign_services.rpc.client import Peer
+from kubealign_services.rpc.errors import RemoteFailure, StorageFull
+from kubealign_services.training.contract import Diverged
+
+
+async def attempt(
+    context: Context,
+    prepared: Prepared,
+    bus: Bus,
+    trainer_peer: Peer,
+    critic_peer: Peer | None,
+    fence: int,
+    sinks: list[Sink],
+    progress: Progress,
+    grace: Grace,
+) -> None:
+    """Take the job to its end. Raises JobFailed; Stopping, once what was done and is proven is committed; and
+    what a lost role raises."""
+    spec, run_dir = context.job.spec, context.settings.run_dir
+    timeout = spec.trainer.step_timeout_seconds
+    trainer = TrainerClient(trainer_peer, fence, timeout)
+    critic = None if critic_peer is None else CriticClient(critic_peer, fence, timeout)
+    members: list[TrainingClient] = [trainer] if critic is None else [trainer, critic]
+    peers = [trainer_peer] if critic_peer is None else [trainer_peer, critic_peer]
+    store = CommitStore(run_dir / "commits", spec.checkpoint.keep)
+    try:
+        async with AsyncExitStack() as stack:
+
+            async def open_run() -> Run:
+                state = await resume(store, members)
+                exchange = Exchange(bus, fence, grace.stop, progress.waits)
+                await stack.enter_async_context(exchange)
+                return await _build(
+                    context,
+                    prepared,
+                    bus,
+                    exchange,
+                    trainer,
+                    critic,
+                    store,
+                    members,
+                    fence,
+                    sinks,
+                    state,
+                    stack,
+                )
+
+            run = await unless(open_run(), grace.told())
+            await _work(run, peers, grace)
+    except RefitFailed as error:
+        if grace.stop.is_set():
+            # Its receivers may have been told to stop as well.
+            raise Stopping from error
+        raise JobFailed(str(error)) from error
+    except (CorruptCommit, RemoteFailure, StorageFull) as error:
+        raise JobFailed(str(error)) from error
+
+
+async def _work(run: Run, peers: Sequence[Peer], grace: Grace) -> None:
+    losses = [run.weights.broken(), *(peer.lost() for peer in peers)]
+    try:
+        try:
+            await unless(align(run, run.state), grace.over(), told_to_stop(run, grace), *losses)
+        except Stopping:
+            await save_in_time(run, grace)
+            raise
+    except Diverged as error:
+        raise run.no_numbers(run.state.step, error) from error
+
+
+async def _build(
+    context: Context,
+    prepared: Prepared,
+    bus: Bus,
+    exchange: Exchange,
+    trainer: TrainerClient,
+    critic: CriticClient | None,
+    store: CommitStore,
+    members: list[TrainingClient],
+    fence: int,
+    sinks: list[Sink],
+    state: JobState,
+    stack: AsyncExitStack,
+) -> Run:
+    job, run_dir = context.job, context.settings.run_dir
+    algorithm = build_algorithm(job)
+    report = Report(run_dir / "metrics.jsonl", fence, sinks)
+    weights = await build_weights(job, bus, trainer, stack)
+    history = TrainedPrompts(run_dir / "history.jsonl", fence)
+    history.resume_at(state)
+    rollout = job.spec.effective_rollout if job.spec.algorithm.value.online else None
+    return Run(
+        run_dir=run_dir,
+        max_steps=job.spec.max_steps,
+        commit_every=job.spec.checkpoint.every_steps,
+        critic_warmup_steps=getattr(job.spec.algorithm.value, "critic_warmup_steps", 0),
+        algorithm=algorithm,
+        source=build_source(job, prepared, state, exchange, trainer, critic, context.stop),
+        trainer_client=trainer,
+        critic_client=critic,
+        trainer=Policy(trainer, algorithm.needs_old_logprobs),
+        critic=Values(critic),
+        gate=Gate(rollout.mismatch_gate if rollout else None),
+        weights=weights,
+        validation=build_validation(
+            job, prepared, exchange, trainer, critic, weights, report, run_dir / "validation"
+        ),
+        commits=Commits(job.name, fence, store, members),
+        history=history,
+        results=Results(trainer, run_dir / "result"),
+        report=report,
+        state=state,
+    )

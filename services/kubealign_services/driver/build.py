@@ -1,0 +1,175 @@
+"""A job's spec and its prepared data -> what the loop works with."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.rewards import RewardPlacement
+from kubealign.spec.rollout import ReferencePlacement
+from kubealign.spec.rollout import Rollout as RolloutSpec
+from kubealign.spec.validation import Validation as ValidationSpec
+from kubealign.spec.validation import ValidationSampling
+from kubealign_services.algorithms.contract import Algorithm, load_algorithm
+from kubealign_services.bus.contract import Bus
+from kubealign_services.data.prepared import Prepared
+from kubealign_services.driver.assembly import REFERENCE
+from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.groups import GroupBuffer, GroupPlan
+from kubealign_services.driver.items import sampling_message
+from kubealign_services.driver.members import Colocated
+from kubealign_services.driver.report import Report
+from kubealign_services.driver.source import GroupSource, RowSource, Source
+from kubealign_services.driver.state import JobState
+from kubealign_services.driver.supply import EpochSupply
+from kubealign_services.driver.training_client import CriticClient, TrainerClient
+from kubealign_services.driver.validation import HeldOutLoss, Measurement, SampledAnswers, Validation
+from kubealign_services.driver.validation_sampling import ValidationSampler
+from kubealign_services.driver.weights import EveryStep, NoWeights, OnDemand, Weights
+from kubealign_services.refit.broadcast import WeightsBroadcast
+
+
+def build_algorithm(job: AlignmentJob) -> Algorithm:
+    """The algorithm that the spec names. Raises LookupError for one that is not installed."""
+    entry = job.spec.algorithm
+    return load_algorithm(entry.member)(entry.value)
+
+
+async def build_weights(
+    job: AlignmentJob, bus: Bus, trainer: TrainerClient, stack: AsyncExitStack
+) -> Weights:
+    """How the rollout workers, where there are any, get their weights."""
+    rollout = job.spec.effective_rollout
+    if rollout is None:
+        return NoWeights()
+    broadcast = await stack.enter_async_context(
+        WeightsBroadcast(
+            bus,
+            trainer.publish_weights,
+            fence=trainer.fence,
+            min_replicas=rollout.min_replicas,
+            replicas=rollout.replicas,
+            timeout=rollout.refit.timeout_seconds,
+        )
+    )
+    return EveryStep(broadcast) if job.spec.algorithm.value.online else OnDemand(broadcast)
+
+
+def bus_rewards(job: AlignmentJob) -> list[str]:
+    """Rewards with a process of their own."""
+    return [reward.name for reward in job.spec.rewards if reward.placement is RewardPlacement.OWN]
+
+
+def critic_rewards(job: AlignmentJob) -> list[str]:
+    """Reward models that live with the critic."""
+    return [reward.name for reward in job.spec.rewards if reward.placement is RewardPlacement.WITH_CRITIC]
+
+
+def build_source(
+    job: AlignmentJob,
+    prepared: Prepared,
+    state: JobState,
+    exchange: Exchange,
+    trainer: TrainerClient,
+    critic: CriticClient | None,
+    stop: asyncio.Event,
+) -> Source:
+    """Rows, or groups sampled from the policy, going on where the state stands."""
+    algorithm = job.spec.algorithm.value
+    data = job.spec.data.value
+    max_epochs = None if algorithm.online else algorithm.max_epochs
+    supply = EpochSupply(
+        prepared.train, job.spec.seed, data.shuffle, state.cursor, state.unfinished, max_epochs
+    )
+    dropped = prepared.report.train.dropped
+    if not algorithm.online:
+        return RowSource(supply, dropped, algorithm.rows_per_step, job.spec.data.member, stop)
+    rollout = job.spec.effective_rollout
+    assert rollout is not None
+    reference = job.spec.effective_reference
+    on_bus = reference is not None and reference.placement is ReferencePlacement.OWN
+    rewards = bus_rewards(job)
+    buffer = GroupBuffer(
+        exchange,
+        supply,
+        _plan(job, rollout, algorithm.prompts_per_step, algorithm.samples_per_prompt, None),
+        "train",
+        (*rewards, *((REFERENCE,) if on_bus else ())),
+        failures=len(state.given_up),
+    )
+    return GroupSource(
+        supply,
+        dropped,
+        buffer,
+        job.spec.rewards,
+        rewards,
+        on_bus,
+        Colocated(trainer, critic, critic_rewards(job), reference is not None and not on_bus),
+        rollout.sampling.temperature or 1.0,
+    )
+
+
+def build_validation(
+    job: AlignmentJob,
+    prepared: Prepared,
+    exchange: Exchange,
+    trainer: TrainerClient,
+    critic: CriticClient | None,
+    weights: Weights,
+    report: Report,
+    folder: Path,
+) -> Validation:
+    """What the spec wants measured on held-out rows."""
+    spec = job.spec.validation
+    if spec is None or prepared.validation is None:
+        return Validation(None, [], report)
+    measurements: list[Measurement] = []
+    algorithm = job.spec.algorithm.value
+    if not algorithm.online and spec.data.member == algorithm.data:
+        measurements.append(HeldOutLoss(trainer, prepared.validation, spec.data.member, spec.group_by))
+    sampling = spec.sampling or (ValidationSampling() if algorithm.online else None)
+    if sampling is not None:
+        measurements.append(_sampled(job, spec, sampling, prepared, exchange, critic, weights.ensure, folder))
+    return Validation(spec, measurements, report)
+
+
+def _sampled(
+    job: AlignmentJob,
+    spec: ValidationSpec,
+    sampling: ValidationSampling,
+    prepared: Prepared,
+    exchange: Exchange,
+    critic: CriticClient | None,
+    ensure: Callable[[int], Awaitable[None]],
+    folder: Path,
+) -> SampledAnswers:
+    rollout = job.spec.effective_rollout
+    assert rollout is not None and prepared.validation is not None
+    rewards = bus_rewards(job)
+    sampler = ValidationSampler(
+        exchange,
+        prepared.validation,
+        _plan(job, rollout, len(prepared.validation), sampling.samples_per_prompt, sampling.temperature),
+        sources=(*rewards, *(score.name for score in sampling.scores)),
+        critic=critic,
+        critic_rewards=critic_rewards(job),
+        ensure=ensure,
+    )
+    names = {reward.name: f"val/reward/{reward.name}" for reward in job.spec.rewards}
+    names |= {score.name: f"val/{score.name}" for score in sampling.scores}
+    return SampledAnswers(sampler, names, spec.group_by, folder)
+
+
+def _plan(
+    job: AlignmentJob, rollout: RolloutSpec, prompts: int, samples: int, temperature: float | None
+) -> GroupPlan:
+    return GroupPlan(
+        job_seed=job.spec.seed,
+        prompts_per_step=prompts,
+        samples_per_prompt=samples,
+        sampling=sampling_message(rollout.sampling, temperature),
+        group_timeout=rollout.group_timeout_seconds,
+        group_retries=rollout.group_retries,
+        max_failed_groups=job.spec.lifecycle.max_failed_groups,
+    )

@@ -1,0 +1,144 @@
+"""The driver's end of the bus: groups go out as work items, rollouts and scores come in to the ledgers."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+
+from google.protobuf.message import DecodeError
+
+from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.bus.contract import Bus
+from kubealign_services.driver.failures import JobFailed, Stopping
+from kubealign_services.driver.ledger import Failure, Group, Ledger
+
+_PULL = 64
+_PULL_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Exchange:
+    """Runs while the context is open. One for each fence: what older ones asked for is purged from the bus
+    at the start.
+
+    Raises, from `wait`: Stopping when `stop` is set, JobFailed for a permanent failure, and whatever broke
+    the pumps.
+    """
+
+    def __init__(
+        self, bus: Bus, fence: int, stop: asyncio.Event, waits: Callable[[Callable[[], str]], None]
+    ) -> None:
+        self.fence = fence
+        self._bus = bus
+        self._stop = stop
+        self._waits = waits
+        # Each with what puts all that its groups lack on an empty bus.
+        self._ledgers: dict[Ledger, Callable[[], Awaitable[None]]] = {}
+        self._failures: list[Failure] = []
+        self._news = asyncio.Event()
+        self._pumps: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "Exchange":
+        for subject in ("work", "rollouts", "scores"):
+            await self._bus.purge(subject)
+        # The pump of the rollouts is what finds a loss.
+        losses = self._bus.losses("rollouts")
+        work = (self._pump("rollouts"), self._pump("scores"), self._refill(losses))
+        self._pumps = [asyncio.create_task(part) for part in work]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    def register(self, ledger: Ledger, refill: Callable[[], Awaitable[None]]) -> None:
+        """From now on, what comes in for this ledger reaches it. refill: called when the bus has lost all
+        that it had; asks again for what the ledger's groups lack."""
+        self._ledgers[ledger] = refill
+
+    def unregister(self, ledger: Ledger) -> None:
+        del self._ledgers[ledger]
+
+    async def ask(self, item: rollout_pb2.WorkItem) -> None:
+        """Put a group's work item on the bus."""
+        item.fence = self.fence
+        message_id = f"{self.fence}:{item.purpose}:{item.group_id}:{item.attempt}"
+        await self._bus.publish("work", item.SerializeToString(), message_id)
+
+    async def ask_scores(self, rollout: rollout_pb2.Rollout) -> None:
+        """Put a rollout that has come already on the bus again, for those who score it."""
+        message_id = (
+            f"{self.fence}:{rollout.purpose}:{rollout.group_id}:{rollout.attempt}:{rollout.sample}:again"
+        )
+        await self._bus.publish("rollouts", rollout.SerializeToString(), message_id)
+
+    async def wait(self, ledger: Ledger) -> list[Failure]:
+        """Wait until something came in for anyone or a group of `ledger` is overdue; return the attempts of
+        its groups that failed."""
+        self._waits(ledger.waiting_for)
+        deadline = ledger.next_deadline()
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        news = asyncio.create_task(self._news.wait())
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait(
+                [news, stop, *self._pumps], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            news.cancel()
+            stop.cancel()
+        if self._stop.is_set():
+            raise Stopping
+        for pump in self._pumps:
+            if pump.done():
+                pump.result()
+        self._news.clear()
+        mine = [failure for failure in self._failures if failure.group_id in ledger.groups]
+        self._failures = [failure for failure in self._failures if failure.group_id not in ledger.groups]
+        mine += ledger.overdue(time.monotonic())
+        for failure in mine:
+            if failure.permanent:
+                raise JobFailed(failure.cause)
+        return mine
+
+    async def _pump(self, subject: str) -> None:
+        while True:
+            for delivery in await self._bus.pull(subject, "driver", _PULL, _PULL_SECONDS):
+                try:
+                    self._take_in(subject, delivery.data)
+                except DecodeError as error:
+                    log.error(
+                        "a message that cannot be read was dropped",
+                        extra={"subject": subject, "error": str(error)},
+                    )
+                await delivery.ack()
+                self._news.set()
+
+    async def _refill(self, losses: AsyncIterator[None]) -> None:
+        async for _ in losses:
+            log.warning("the bus has lost all that it had; what is under way is asked for again")
+            for refill in list(self._ledgers.values()):
+                await refill()
+
+    def _take_in(self, subject: str, data: bytes) -> None:
+        now = time.monotonic()
+        for ledger in self._ledgers:
+            if subject == "rollouts":
+                rollout = rollout_pb2.Rollout.FromString(data)
+                failure = ledger.add_rollout(rollout, now) if rollout.group_id in ledger.groups else None
+            else:
+                score = scoring_pb2.Score.FromString(data)
+                failure = ledger.add_score(score, now) if score.group_id in ledger.groups else None
+            if failure is not None:
+                self._failures.append(failure)
+
+
+def new_group(group_id: str, samples: int, min_version: int, timeout: float) -> Group:
+    """A group asked for now, due in so many seconds."""
+    now = time.monotonic()
+    return Group(group_id, samples, min_version, deadline=now + timeout, asked_at=now)

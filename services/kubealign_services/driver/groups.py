@@ -1,0 +1,161 @@
+"""Groups of prompts, asked for ahead of time and taken in batches.
+
+Unfinished and waiting groups never exceed (max_staleness + 1) x prompts_per_step, which bounds how old a
+sample can be when it is trained on (AReaL, Fu et al. 2025, section 5.1); the age is checked again when a
+batch is taken. With max_staleness 0 every sample is made with the weights that train on it.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from kubealign.v1 import rollout_pb2
+from kubealign_services.driver.assembly import oldest_version
+from kubealign_services.driver.exchange import Exchange, new_group
+from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.items import context_json, sample_seed
+from kubealign_services.driver.ledger import Failure, Group, Ledger
+from kubealign_services.driver.supply import Supply
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """How groups are asked for."""
+
+    job_seed: int
+    prompts_per_step: int
+    samples_per_prompt: int
+    sampling: rollout_pb2.Sampling
+    group_timeout: float
+    group_retries: int
+    max_failed_groups: int
+    max_staleness: int = 0
+
+
+class GroupBuffer:
+    """Publishes prompts, joins rollouts with scores, asks again for what failed, drops what is stale.
+
+    `given_up` are the prompts whose retries ended; others have taken their place. `failures` counts them
+    over the whole job.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        supply: Supply,
+        plan: GroupPlan,
+        purpose: str,
+        sources: tuple[str, ...],
+        failures: int = 0,
+    ) -> None:
+        self._exchange = exchange
+        self._supply = supply
+        self._plan = plan
+        self._purpose = purpose
+        self._ledger = Ledger(exchange.fence, purpose, sources)
+        exchange.register(self._ledger, self._ask_for_the_missing)
+        self.given_up: list[str] = []
+        self.failures = failures
+        self.discarded = 0
+
+    @property
+    def outstanding(self) -> list[str]:
+        """Prompts asked for and not handed out in a batch, oldest first."""
+        return list(self._ledger.groups)
+
+    def close(self) -> None:
+        """Let go of what is outstanding: results that still come in are dropped."""
+        self._exchange.unregister(self._ledger)
+
+    def waiting_for(self) -> str:
+        return self._ledger.waiting_for()
+
+    async def take(self, version: int) -> list[Group]:
+        """The oldest whole groups, prompts_per_step of them, none older than max_staleness; fewer once the
+        supply has ended, none when nothing is left. Raises JobFailed, Stopping."""
+        while True:
+            await self._refill(version)
+            wanted = min(self._plan.prompts_per_step, len(self._ledger.groups))
+            fresh = [group for group in self._ledger.ready() if not await self._discard_stale(group, version)]
+            if len(fresh) >= wanted:
+                taken = fresh[:wanted]
+                for group in taken:
+                    self._ledger.close(group.group_id)
+                return taken
+            failed = {failure.group_id: failure for failure in await self._exchange.wait(self._ledger)}
+            for failure in failed.values():
+                await self._failed(failure)
+
+    async def _refill(self, version: int) -> None:
+        capacity = (self._plan.max_staleness + 1) * self._plan.prompts_per_step
+        asked = []
+        while len(self._ledger.groups) < capacity and (group_id := self._supply.next()) is not None:
+            group = new_group(group_id, self._plan.samples_per_prompt, version, self._plan.group_timeout)
+            self._ledger.open(group)
+            asked.append(group)
+        await asyncio.gather(*(self._publish(group) for group in asked))
+
+    async def _ask_for_the_missing(self) -> None:
+        """Put all that unfinished groups lack on a bus that has lost it. The attempt stays: what workers
+        still hold counts when it comes."""
+        for group in self._ledger.unfinished():
+            group.deadline = time.monotonic() + self._plan.group_timeout
+            for rollout in group.unscored(self._ledger.sources):
+                await self._exchange.ask_scores(rollout)
+            if len(group.rollouts) < group.samples:
+                await self._publish(group)
+
+    async def _publish(self, group: Group) -> None:
+        row = self._supply.row(group.group_id)
+        await self._exchange.ask(
+            rollout_pb2.WorkItem(
+                group_id=group.group_id,
+                attempt=group.attempt,
+                prompt_tokens=row.prompt_tokens,
+                samples=group.samples,
+                seeds=[
+                    sample_seed(self._plan.job_seed, self._purpose, group.group_id, group.attempt, sample)
+                    for sample in range(group.samples)
+                ],
+                min_version=group.min_version,
+                sampling=self._plan.sampling,
+                columns=context_json(row.prompt_text, row.columns),
+                deadline=time.time() + self._plan.group_timeout,
+                purpose=self._purpose,
+            )
+        )
+
+    async def _discard_stale(self, group: Group, version: int) -> bool:
+        """Ask again, with today's weights, for a group that has grown too old while it waited."""
+        if version - oldest_version(group) <= self._plan.max_staleness:
+            return False
+        self.discarded += 1
+        self._ledger.groups[group.group_id].min_version = version
+        await self._publish(self._ledger.again(group.group_id, time.monotonic() + self._plan.group_timeout))
+        return True
+
+    async def _failed(self, failure: Failure) -> None:
+        group = self._ledger.groups.get(failure.group_id)
+        if group is None:
+            return
+        log.warning(
+            "a group failed",
+            extra={"group": failure.group_id, "attempt": group.attempt, "cause": failure.cause},
+        )
+        if group.attempt < self._plan.group_retries:
+            await self._publish(
+                self._ledger.again(failure.group_id, time.monotonic() + self._plan.group_timeout)
+            )
+            return
+        self._ledger.close(failure.group_id)
+        self.given_up.append(failure.group_id)
+        self.failures += 1
+        if self.failures > self._plan.max_failed_groups:
+            raise JobFailed(
+                f"{self.failures} prompts were given up after {group.attempt + 1} tries each, more than "
+                f"lifecycle.maxFailedGroups ({self._plan.max_failed_groups}) allows; "
+                f"the last one ({failure.group_id}): {failure.cause}"
+            )

@@ -1,0 +1,104 @@
+"""Trainer, critic and what lives with them, as the loop sees them: each adds its columns to the batch and
+notes its time."""
+
+import asyncio
+
+from kubealign.spec.rollout import MismatchGate
+from kubealign_services.batch.packed import Batch
+from kubealign_services.driver.mismatch import check_mismatch, mismatch
+from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.state import JobState
+from kubealign_services.driver.training_client import CriticClient, TrainerClient
+
+
+class Policy:
+    """The trainer, asked for log-probabilities only where the algorithm needs them."""
+
+    def __init__(self, client: TrainerClient, needs_old_logprobs: bool) -> None:
+        self._client = client
+        self._needs_old_logprobs = needs_old_logprobs
+
+    async def old_logprobs(self, batch: Batch, step: StepFigures) -> None:
+        if self._needs_old_logprobs:
+            with step.phase("logprobs"):
+                batch.token_columns["old_logprobs"] = await self._client.logprobs(batch)
+
+
+class Values:
+    """The critic, where there is one."""
+
+    def __init__(self, client: CriticClient | None) -> None:
+        self._client = client
+
+    async def values(self, batch: Batch, step: StepFigures) -> None:
+        if self._client is not None:
+            with step.phase("values"):
+                batch.token_columns["values"] = await self._client.values(batch)
+
+
+class Colocated:
+    """Reward models in the critic's process, the reference in the trainer's."""
+
+    def __init__(
+        self, trainer: TrainerClient, critic: CriticClient | None, rewards: list[str], reference: bool
+    ) -> None:
+        self._trainer = trainer
+        self._critic = critic
+        self._rewards = rewards
+        self._reference = reference
+
+    async def score(self, batch: Batch, step: StepFigures) -> None:
+        """Add the columns reward.NAME (float64 [S]) and reference_logprobs (float32 [T])."""
+        with step.phase("score"):
+            if self._rewards and self._critic is not None:
+                for name, scores in (await self._critic.scores(batch, self._rewards)).items():
+                    batch.sequence_columns[f"reward.{name}"] = scores.double()
+            if self._reference:
+                batch.token_columns["reference_logprobs"] = await self._trainer.reference_logprobs(batch)
+
+
+class Gate:
+    """Stops a job whose engine and trainer disagree. With one update and no KL the trainer measures it
+    within the step."""
+
+    def __init__(self, spec: MismatchGate | None) -> None:
+        self._spec = spec
+
+    def check(self, batch: Batch, step: StepFigures) -> None:
+        if self._spec is None:
+            return
+        if "old_logprobs" in batch.token_columns and "rollout/logprob_gap_mean" not in step.metrics:
+            step.add(mismatch(batch))
+        if "rollout/logprob_gap_mean" in step.metrics:
+            check_mismatch(step.metrics, self._spec.mean)
+
+
+async def step_both(
+    trainer: TrainerClient,
+    critic: CriticClient | None,
+    batch: Batch,
+    after: JobState,
+    step: StepFigures,
+    critic_warmup_steps: int,
+) -> JobState:
+    """Send one TrainStep to trainer and critic at the same time; return `after` once both have done it.
+
+    During the critic's warm-up the trainer counts the step and leaves the policy as it is.
+    """
+    update = after.step > critic_warmup_steps
+    with step.phase("train"):
+        values: dict[str, float] = {}
+        if critic is None:
+            policy = await trainer.train_step(batch, after, update)
+        else:
+            policy, values = await asyncio.gather(
+                trainer.train_step(batch, after, update), critic.train_step(batch, after, update=True)
+            )
+    step.add(_named(policy, "trainer"))
+    step.add(_named(values, "critic"))
+    return after
+
+
+def _named(metrics: dict[str, float], role: str) -> dict[str, float]:
+    """Figures of the optimiser under the role's name; the objective's own names stay."""
+    return {name if "/" in name else f"{role}/{name}": value for name, value in metrics.items()}

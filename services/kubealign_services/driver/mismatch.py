@@ -1,0 +1,24 @@
+"""The gap between what the rollout engine and the trainer say of the same tokens: silently wrong numbers
+show here first."""
+
+from kubealign_services.batch.packed import Batch
+from kubealign_services.driver.failures import JobFailed
+
+
+def mismatch(batch: Batch) -> dict[str, float]:
+    """Mean and largest absolute difference of engine_logprobs and old_logprobs over response tokens, in
+    nats."""
+    mask = batch.token("loss_mask").bool()
+    gap = (batch.token("engine_logprobs") - batch.token("old_logprobs"))[mask].abs()
+    return {"rollout/logprob_gap_mean": float(gap.mean()), "rollout/logprob_gap_max": float(gap.max())}
+
+
+def check_mismatch(metrics: dict[str, float], bound: float) -> None:
+    """Raises JobFailed when the mean gap is above the gate."""
+    mean = metrics["rollout/logprob_gap_mean"]
+    if not mean <= bound:
+        raise JobFailed(
+            f"the log-probabilities of rollout engine and trainer differ by {mean:.4g} nats on average, "
+            f"more than rollout.mismatchGate.mean ({bound:g}): the engine does not compute with the "
+            "trainer's weights or precision"
+        )

@@ -1,0 +1,52 @@
+"""Preparation, once, before anything else starts: `python -m kubealign_services.driver.prepare
+SETTINGS.json`."""
+
+import errno
+import os
+import sys
+
+from kubealign.process import ProcessSettings
+from kubealign_services.checkpoints.durable import replace
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.preparation import prepare
+from kubealign_services.driver.build import build_algorithm
+from kubealign_services.process.context import Context
+from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.process.run import run
+
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+async def serve(context: Context) -> None:
+    """Resolve the models, make what is made from a config, check and tokenise the data."""
+    make_run_folder(context.settings)
+    try:
+        build_algorithm(context.job)
+        await context.compute(prepare, context.job, context.settings.run_dir, context.settings.results)
+    except (DataError, LookupError) as error:
+        raise PermanentFailure(str(error)) from error
+
+
+def make_run_folder(settings: ProcessSettings) -> None:
+    """The folder and the job's document in it, where nobody has made them: in a cluster it lies on a volume
+    that none but pods can reach."""
+    document = settings.run_dir / settings.job.name
+    try:
+        settings.run_dir.mkdir(parents=True, exist_ok=True)
+        if not document.exists():
+            replace(document, [settings.job.read_bytes()])
+    except OSError as error:
+        if error.errno not in _NOT_OURS:
+            raise
+        raise PermanentFailure(
+            f"the run's folder {settings.run_dir} cannot be written: {error.strerror} at {error.filename}; "
+            f"it must belong to user {os.getuid()} or one of its groups"
+        ) from error
+
+
+def main(argv: list[str]) -> int:
+    return run(serve, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

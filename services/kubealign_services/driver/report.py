@@ -1,0 +1,82 @@
+"""The figures of a step: collected while it runs, then written where people look for them."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """Somewhere that a step's figures go: the read model, Prometheus, a tracker."""
+
+    def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
+        """The figures of a step, or of a validation at it."""
+
+    def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """A few samples of a step."""
+
+
+class StepFigures:
+    """What one step has measured so far."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.metrics: dict[str, float] = {}
+        self.samples: list[dict[str, Any]] = []
+        self._started = time.perf_counter()
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        self.metrics.update(metrics)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Seconds spent inside, under seconds/NAME; phases of one name add up."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            key = f"seconds/{name}"
+            self.metrics[key] = self.metrics.get(key, 0.0) + time.perf_counter() - begun
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+
+class Report:
+    """Writes each step's figures as a line of `metrics.jsonl` and to every sink.
+
+    After a rollback a step is reported again, under a higher fence: readers keep the last line of a step.
+    """
+
+    def __init__(self, path: Path, fence: int, sinks: list[Sink]) -> None:
+        self._path = path
+        self._fence = fence
+        self._sinks = sinks
+
+    @contextmanager
+    def step(self, step: int) -> Iterator[StepFigures]:
+        """Measure a step; its figures are written when it ends well and has any."""
+        figures = StepFigures(step)
+        yield figures
+        if not figures.metrics:
+            return
+        seconds = figures.seconds()
+        figures.metrics["seconds/step"] = seconds
+        if "batch/tokens" in figures.metrics:
+            figures.metrics["tokens_per_second"] = figures.metrics["batch/tokens"] / seconds
+        self.write(step, figures.metrics)
+        for sink in self._sinks:
+            sink.samples(step, figures.samples)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        line = {"step": step, "fence": self._fence, "time": time.time(), **metrics}
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        for sink in self._sinks:
+            sink.step(step, self._fence, metrics)
+        log.info("step", extra={"step": step, "metrics": dict(metrics)})

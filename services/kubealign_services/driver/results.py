@@ -1,0 +1,18 @@
+"""The job's result: a Hugging Face folder."""
+
+from pathlib import Path
+
+from kubealign_services.driver.state import JobState
+from kubealign_services.driver.training_client import TrainerClient
+
+
+class Results:
+    """Where the trained model goes."""
+
+    def __init__(self, trainer: TrainerClient, directory: Path) -> None:
+        self._trainer = trainer
+        self._directory = directory
+
+    async def export(self, state: JobState) -> None:
+        """Write the policy (or the reward model) as it stands."""
+        await self._trainer.export(state.step, self._directory)

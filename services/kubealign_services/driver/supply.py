@@ -1,0 +1,67 @@
+"""Where groups' prompts come from: the epochs of the data, or a fixed list."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kubealign_services.data.order import Cursor, take
+from kubealign_services.data.prepared import PreparedRow, Rows
+
+
+class Supply(Protocol):
+    """Prompts by name, one after another."""
+
+    def next(self) -> str | None:
+        """The next prompt's name; None when there is none left."""
+
+    def row(self, group_id: str) -> PreparedRow:
+        """The row that a name stands for."""
+
+
+class EpochSupply:
+    """The rows in the order of the epochs, after those that an earlier run left unfinished. Names are
+    EPOCH/ROW."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        seed: int,
+        shuffle: bool,
+        cursor: Cursor,
+        unfinished: Sequence[str],
+        max_epochs: int | None = None,
+    ) -> None:
+        self._rows = rows
+        self._seed = seed
+        self._shuffle = shuffle
+        self._max_epochs = max_epochs
+        self.cursor = cursor
+        self.left_over = list(unfinished)
+
+    def next(self) -> str | None:
+        if self.left_over:
+            return self.left_over.pop(0)
+        taken, self.cursor = take(
+            self.cursor, 1, len(self._rows), self._seed, self._shuffle, self._max_epochs
+        )
+        return f"{taken[0].epoch}/{taken[0].row}" if taken else None
+
+    def row(self, group_id: str) -> PreparedRow:
+        return self._rows[int(group_id.rpartition("/")[2])]
+
+
+class ListSupply:
+    """All rows once, in order. Names are PREFIX/ROW."""
+
+    def __init__(self, rows: Rows, prefix: str) -> None:
+        self._rows = rows
+        self._prefix = prefix
+        self._position = 0
+
+    def next(self) -> str | None:
+        if self._position >= len(self._rows):
+            return None
+        self._position += 1
+        return f"{self._prefix}/{self._position - 1}"
+
+    def row(self, group_id: str) -> PreparedRow:
+        return self._rows[int(group_id.rpartition("/")[2])]

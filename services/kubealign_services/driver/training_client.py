@@ -1,0 +1,110 @@
+"""The driver's side of trainer and critic: typed calls, each with a deadline."""
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
+from torch import Tensor
+
+from kubealign.v1 import refit_pb2, training_pb2
+from kubealign_services.batch.codec import decode_columns, encode
+from kubealign_services.batch.packed import Batch
+from kubealign_services.driver.state import JobState
+from kubealign_services.rpc.client import Peer
+
+
+class TrainingClient:
+    """What trainer and critic have in common. `timeout` is the deadline of whatever computes, in seconds."""
+
+    def __init__(self, peer: Peer, fence: int, timeout: float) -> None:
+        self.role = peer.what
+        self.fence = fence
+        self._peer = peer
+        self._timeout = timeout
+
+    async def describe(self) -> training_pb2.TrainingState:
+        """Waits behind the command that runs."""
+        request = training_pb2.DescribeRequest(fence=self.fence)
+        reply: training_pb2.TrainingState = await self._call("Describe", request)
+        return reply
+
+    async def load(self, state: JobState, directory: Path | None) -> None:
+        """First weights (None) or a commit's."""
+        request = training_pb2.LoadRequest(
+            fence=self.fence,
+            directory=str(directory or ""),
+            step=state.step,
+            driver_state=state.model_dump_json().encode(),
+        )
+        await self._call("Load", request)
+
+    async def train_step(self, batch: Batch, after: JobState, update: bool) -> dict[str, float]:
+        """Make step `after.step`. Returns the step's metrics; empty when nothing was updated."""
+        request = training_pb2.TrainStepRequest(
+            fence=self.fence,
+            step=after.step,
+            batch=encode(batch),
+            update=update,
+            driver_state=after.model_dump_json().encode(),
+        )
+        reply = await self._call("TrainStep", request)
+        return dict(reply.metrics.values)
+
+    async def save(self, step: int, directory: Path) -> list[training_pb2.Shard]:
+        """Write this role's shards into an existing folder."""
+        request = training_pb2.SaveRequest(fence=self.fence, step=step, directory=str(directory))
+        reply = await self._call("Save", request)
+        return list(reply.shards)
+
+    async def _call(self, method: str, request: Message) -> Any:
+        return await self._peer.call(method, request, self._timeout)
+
+    async def _columns(self, method: str, batch: Batch, outputs: list[str]) -> dict[str, Tensor]:
+        request = training_pb2.ForwardRequest(fence=self.fence, batch=encode(batch), outputs=outputs)
+        reply = await self._call(method, request)
+        return decode_columns(reply.columns, reply.digest)
+
+
+class TrainerClient(TrainingClient):
+    """The policy's trainer."""
+
+    async def logprobs(self, batch: Batch) -> Tensor:
+        """float32 [T]: the policy's own log-probabilities of the tokens."""
+        columns = await self._columns("Logprobs", batch, ["logprobs"])
+        return columns["token.logprobs"]
+
+    async def reference_logprobs(self, batch: Batch) -> Tensor:
+        """float32 [T]: those of the reference that lives with the trainer."""
+        columns = await self._columns("ReferenceLogprobs", batch, ["logprobs"])
+        return columns["token.logprobs"]
+
+    async def evaluate(self, batch: Batch) -> dict[str, float]:
+        """Mean loss and metrics of a batch."""
+        request = training_pb2.EvaluateRequest(fence=self.fence, batch=encode(batch))
+        reply = await self._call("Evaluate", request)
+        return dict(reply.metrics.values)
+
+    async def export(self, step: int, directory: Path) -> None:
+        """Write a Hugging Face folder."""
+        request = training_pb2.ExportRequest(fence=self.fence, step=step, directory=str(directory))
+        await self._call("Export", request)
+
+    async def publish_weights(self, fence: int, version: int) -> refit_pb2.WeightsAnnouncement:
+        """Take a snapshot of the weights, ready to be fetched."""
+        request = refit_pb2.PublishWeightsRequest(fence=fence, version=version)
+        reply: refit_pb2.WeightsAnnouncement = await self._call("PublishWeights", request)
+        return reply
+
+
+class CriticClient(TrainingClient):
+    """The critic."""
+
+    async def values(self, batch: Batch) -> Tensor:
+        """float32 [T]: at a token, the value of the state before it."""
+        columns = await self._columns("Values", batch, ["values"])
+        return columns["token.values"]
+
+    async def scores(self, batch: Batch, names: list[str]) -> dict[str, Tensor]:
+        """name -> float32 [S]: scores of the reward models that live with the critic."""
+        columns = await self._columns("Score", batch, names)
+        return {name: columns[f"sequence.{name}"] for name in names}

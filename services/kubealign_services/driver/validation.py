@@ -1,0 +1,114 @@
+"""Held-out rows, measured before, during and after: the loss on them, and what the policy answers to them."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from kubealign.spec.validation import Validation as ValidationSpec
+from kubealign_services.data.collate import collate
+from kubealign_services.data.prepared import Rows
+from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.report import Report
+from kubealign_services.driver.state import JobState
+from kubealign_services.driver.training_client import TrainerClient
+from kubealign_services.driver.validation_figures import ValidationSample, figures
+
+
+class Measurement(Protocol):
+    """One kind of measurement."""
+
+    async def __call__(self, state: JobState) -> dict[str, float]: ...
+
+
+class HeldOutLoss:
+    """The trainer's own objective on the held-out rows, whole and for each value of `group_by`."""
+
+    def __init__(self, trainer: TrainerClient, rows: Rows, kind: str, group_by: str | None) -> None:
+        self._trainer = trainer
+        self._rows = rows
+        self._kind = kind
+        self._group_by = group_by
+
+    async def __call__(self, state: JobState) -> dict[str, float]:
+        indices = list(range(len(self._rows)))
+        measured = await self._mean(indices, "")
+        if self._group_by is not None:
+            values = [str(self._rows[index].columns[self._group_by]) for index in indices]
+            for value in sorted(set(values)):
+                measured.update(await self._mean([i for i in indices if values[i] == value], f"/{value}"))
+        return measured
+
+    async def _mean(self, indices: list[int], suffix: str) -> dict[str, float]:
+        names = [f"val/{index}" for index in indices]
+        batch = collate([self._rows[index] for index in indices], names, self._kind)
+        metrics = await self._trainer.evaluate(batch)
+        return {f"val/{name.rpartition('/')[2]}{suffix}": value for name, value in metrics.items()}
+
+
+class SampledAnswers:
+    """The policy's answers to the held-out prompts, scored. Each measurement is kept as `step-N.jsonl` in
+    `folder`.
+
+    `sample` generates with the weights of the state and returns scored samples; `names` maps a source to
+    its figure.
+    """
+
+    def __init__(
+        self,
+        sample: Callable[[JobState], Awaitable[list[ValidationSample]]],
+        names: dict[str, str],
+        group_by: str | None,
+        folder: Path,
+    ) -> None:
+        self._sample = sample
+        self._names = names
+        self._group_by = group_by
+        self._folder = folder
+
+    async def __call__(self, state: JobState) -> dict[str, float]:
+        samples = await self._sample(state)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"step-{state.step:06d}.jsonl"
+        path.write_text("".join(sample.as_json() + "\n" for sample in samples))
+        return figures(samples, self._names, self._group_by)
+
+
+class Validation:
+    """When to measure, and what follows from it. Without a spec it never does."""
+
+    def __init__(self, spec: ValidationSpec | None, measurements: list[Measurement], report: Report) -> None:
+        self._spec = spec
+        self._measurements = measurements
+        self._report = report
+
+    def due(self, step: int) -> bool:
+        every = self._spec.every_steps if self._spec else None
+        return every is not None and step % every == 0
+
+    async def at_start(self, state: JobState) -> None:
+        if self._spec is not None and self._spec.at_start and state.validated_step is None:
+            await self.measure(state)
+
+    async def at_end(self, state: JobState) -> None:
+        if self._spec is not None and self._spec.at_end and state.validated_step != state.step:
+            await self.measure(state)
+
+    async def measure(self, state: JobState) -> None:
+        """Measure now; write the figures; note in the state when they end the job."""
+        metrics: dict[str, float] = {}
+        for measurement in self._measurements:
+            metrics.update(await measurement(state))
+        state.validation = metrics
+        state.validated_step = state.step
+        self._report.write(state.step, metrics)
+        stopping = self._spec.early_stopping if self._spec else None
+        if stopping is None:
+            return
+        if stopping.metric not in metrics:
+            raise JobFailed(
+                f"spec.validation.earlyStopping.metric: {stopping.metric} is not measured; "
+                f"there are {', '.join(sorted(metrics))}"
+            )
+        value = metrics[stopping.metric]
+        if stopping.target.reached(value) and state.step > 0:
+            state.finished = f"{stopping.metric} reached {value:.4g}"

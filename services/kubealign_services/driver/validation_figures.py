@@ -1,0 +1,75 @@
+"""What was sampled for validation -> figures. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from kubealign.v1 import rollout_pb2
+from kubealign_services.batch.codec import decode
+from kubealign_services.driver.ledger import Group
+
+
+@dataclass(frozen=True)
+class ValidationSample:
+    """One answer to a held-out prompt."""
+
+    group_id: str
+    prompt: str
+    response: str
+    length: int
+    truncated: bool
+    scores: dict[str, float]
+    columns: dict[str, Any]
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+
+def samples_of(groups: Sequence[Group], sources: Sequence[str]) -> list[ValidationSample]:
+    """Every sample of the groups, with the score of each source."""
+    found = []
+    for group in groups:
+        for index in sorted(group.rollouts):
+            rollout = group.rollouts[index]
+            context = json.loads(rollout.columns)
+            found.append(
+                ValidationSample(
+                    group_id=group.group_id,
+                    prompt=context["prompt"],
+                    response=rollout.response,
+                    length=response_length(rollout),
+                    truncated=rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH,
+                    scores={source: group.score(index, source).reward for source in sources},
+                    columns=context["columns"],
+                )
+            )
+    return found
+
+
+def response_length(rollout: rollout_pb2.Rollout) -> int:
+    """Tokens of the response."""
+    return int(decode(rollout.sequence).token("loss_mask").sum())
+
+
+def figures(
+    samples: Sequence[ValidationSample], names: Mapping[str, str], group_by: str | None
+) -> dict[str, float]:
+    """Means of each source under its name (`names`: source -> val/...), of length and truncation; with
+    `group_by`, also under NAME/VALUE for each value of that column."""
+    measured = _means(samples, names)
+    if group_by is not None:
+        for value in sorted({str(sample.columns[group_by]) for sample in samples}):
+            part = [sample for sample in samples if str(sample.columns[group_by]) == value]
+            measured.update({f"{name}/{value}": mean for name, mean in _means(part, names).items()})
+    return measured
+
+
+def _means(samples: Sequence[ValidationSample], names: Mapping[str, str]) -> dict[str, float]:
+    if not samples:
+        return {}
+    means = {name: fmean(sample.scores[source] for sample in samples) for source, name in names.items()}
+    means["val/response_length"] = fmean(sample.length for sample in samples)
+    means["val/truncated_share"] = fmean(sample.truncated for sample in samples)
+    return means

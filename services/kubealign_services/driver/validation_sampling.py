@@ -1,0 +1,60 @@
+"""Sampling answers to all held-out prompts with the weights of one state."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from kubealign_services.data.prepared import Rows
+from kubealign_services.driver.assembly import assemble
+from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.groups import GroupBuffer, GroupPlan
+from kubealign_services.driver.state import JobState
+from kubealign_services.driver.supply import ListSupply
+from kubealign_services.driver.training_client import CriticClient
+from kubealign_services.driver.validation_figures import ValidationSample, samples_of
+
+
+class ValidationSampler:
+    """Asks for every row's group at once; a prompt that is given up after its retries is left out.
+
+    `ensure` returns once the rollout workers have a version. `sources` score over the bus, `critic_rewards`
+    by the critic.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        rows: Rows,
+        plan: GroupPlan,
+        sources: Sequence[str],
+        critic: CriticClient | None,
+        critic_rewards: Sequence[str],
+        ensure: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._exchange = exchange
+        self._rows = rows
+        self._plan = plan
+        self._sources = tuple(sources)
+        self._critic = critic
+        self._critic_rewards = list(critic_rewards)
+        self._ensure = ensure
+
+    async def __call__(self, state: JobState) -> list[ValidationSample]:
+        """One scored sample for each answer. Raises JobFailed, Stopping, RefitFailed."""
+        await self._ensure(state.version)
+        supply = ListSupply(self._rows, f"val@{state.step}")
+        buffer = GroupBuffer(self._exchange, supply, self._plan, "validation", self._sources)
+        try:
+            groups = await buffer.take(state.version)
+        finally:
+            buffer.close()
+        samples = samples_of(groups, self._sources)
+        if self._critic is None or not self._critic_rewards or not groups:
+            return samples
+        batch = assemble(groups, (), self._plan.sampling.temperature or 1.0, reference=False)
+        scores = await self._critic.scores(batch, self._critic_rewards)
+        return [
+            replace(
+                sample, scores=sample.scores | {name: float(column[index]) for name, column in scores.items()}
+            )
+            for index, sample in enumerate(samples)
+        ]

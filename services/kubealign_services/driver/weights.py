@@ -1,0 +1,111 @@
+"""New weights for the rollout workers: after each step, or when validation wants to sample."""
+
+import asyncio
+from typing import Protocol
+
+from kubealign_services.driver.report import StepFigures
+from kubealign_services.refit.broadcast import WeightsBroadcast
+
+
+class Weights(Protocol):
+    """How a job's rollout workers get weights."""
+
+    async def publish(self, version: int) -> None:
+        """Publish and wait for the quorum. Raises RefitFailed."""
+
+    def publish_soon(self, version: int) -> None:
+        """Publish while the driver goes on."""
+
+    async def settled(self, step: StepFigures) -> None:
+        """Wait for the refit under way and note its figures. Raises RefitFailed."""
+
+    async def ensure(self, version: int) -> None:
+        """Return once a quorum has this version."""
+
+    async def proven(self, version: int) -> None:
+        """Return once a quorum computes with this version: then it is fit to be committed. Raises
+        RefitFailed."""
+
+    async def broken(self) -> None:
+        """Wait for a refit under way to fail, whatever else is being waited for. Raises what it raised."""
+
+
+class NoWeights:
+    """A job without rollout workers."""
+
+    async def publish(self, version: int) -> None:
+        return None
+
+    def publish_soon(self, version: int) -> None:
+        return None
+
+    async def settled(self, step: StepFigures) -> None:
+        return None
+
+    async def ensure(self, version: int) -> None:
+        raise LookupError("this job has no rollout workers")
+
+    async def proven(self, version: int) -> None:
+        return None
+
+    async def broken(self) -> None:
+        await asyncio.Event().wait()
+
+
+class EveryStep:
+    """On-policy: every version goes out."""
+
+    def __init__(self, broadcast: WeightsBroadcast) -> None:
+        self._broadcast = broadcast
+        self._figures: dict[str, float] = {}
+
+    async def publish(self, version: int) -> None:
+        await self._broadcast.publish(version)
+
+    def publish_soon(self, version: int) -> None:
+        self._broadcast.publish_soon(version)
+
+    async def settled(self, step: StepFigures) -> None:
+        await self.ensure(step.step - 1)
+        step.add(self._figures)
+        self._figures = {}
+
+    async def ensure(self, version: int) -> None:
+        await self.proven(version)
+
+    async def proven(self, version: int) -> None:
+        self._figures |= await self._broadcast.settled()
+        # One that failed, or that never began because the loop was broken off, proves nothing.
+        if self._broadcast.reached != version:
+            await self._broadcast.publish(version)
+
+    async def broken(self) -> None:
+        await self._broadcast.broken()
+
+
+class OnDemand:
+    """Rollout workers that serve validation alone: a version goes out when it is to be sampled from."""
+
+    def __init__(self, broadcast: WeightsBroadcast) -> None:
+        self._broadcast = broadcast
+        self._published: int | None = None
+
+    async def publish(self, version: int) -> None:
+        return None
+
+    def publish_soon(self, version: int) -> None:
+        return None
+
+    async def settled(self, step: StepFigures) -> None:
+        return None
+
+    async def ensure(self, version: int) -> None:
+        if self._published != version:
+            await self._broadcast.publish(version)
+            self._published = version
+
+    async def proven(self, version: int) -> None:
+        return None
+
+    async def broken(self) -> None:
+        await self._broadcast.broken()

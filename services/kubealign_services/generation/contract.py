@@ -1,0 +1,100 @@
+"""What a rollout engine is: requests in, finished samples out, one step at a time."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SamplingParameters:
+    """As in the spec's `rollout.sampling`. temperature 0: greedy. top_k 0: off. Seeds are the request's."""
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One group: `len(seeds)` samples of one prompt, which is computed once."""
+
+    request_id: str
+    prompt_tokens: tuple[int, ...]
+    seeds: tuple[int, ...]
+    sampling: SamplingParameters
+
+
+class Finish(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass
+class GeneratedSample:
+    """One finished sample.
+
+    tokens: the response's ids, the one that ended it included. behaviour_logprobs [len(tokens)]: natural log,
+    of the distribution really sampled from (temperature, top-k, top-p, forbidden ends, renormalised).
+    engine_logprobs: of the full softmax at the same temperature (1 where it is 0). versions: the weight
+    version that each token was made with. text: the response without the special token or the stop string
+    that ended it.
+    """
+
+    request_id: str
+    sample: int
+    tokens: list[int]
+    behaviour_logprobs: list[float]
+    engine_logprobs: list[float]
+    versions: list[int]
+    finish: Finish
+    text: str
+    seconds: float = 0.0
+
+
+@dataclass
+class EngineLoad:
+    running: int = 0
+    waiting: int = 0
+    free_sequences: int = 0
+    generated_tokens: int = 0
+    prefilled_tokens: int = field(default=0)
+
+
+class RequestRefused(ValueError):
+    """The request can never be served: its prompt and max_tokens do not fit the context, or a token is not in
+    the vocabulary."""
+
+
+class RolloutEngine(Protocol):
+    """Not thread-safe: one thread calls it. The same request gives the same sample whatever else runs beside
+    it."""
+
+    version: int
+
+    def add(self, request: GenerationRequest) -> None:
+        """Queue it. Raises RequestRefused."""
+
+    def abort(self, request_id: str) -> None:
+        """Forget it and free what it holds."""
+
+    def step(self) -> list[GeneratedSample]:
+        """Admit what fits, make one token for every running sequence, return those that finished. Empty when
+        idle."""
+
+    def load(self) -> EngineLoad: ...
+
+    def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Take new weights by Hugging Face name (all of them) and flush every cached prefix. Only while
+        nothing runs. Raises ValueError for a name or a shape that the model does not have, or one that is
+        missing; the engine must then be refitted before it generates again."""
+
+    def sequence_logprobs(self, tokens: list[int]) -> list[float]:
+        """Log-probabilities (temperature 1) of each token after the first, by a forward pass through the
+        engine's own path."""

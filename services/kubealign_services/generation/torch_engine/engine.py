@@ -1,0 +1,256 @@
+"""The rollout engine: requests join and leave at every step, and each step makes one token for all that
+run."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from kubealign.spec import rollout as rollout_spec
+from kubealign.spec.training import Precision
+from kubealign_services.data.tokenizers import check_vocabulary, load_tokenizer
+from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
+from kubealign_services.generation.torch_engine.admission import Admission, Group, WaitingLine
+from kubealign_services.generation.torch_engine.attention import DecodePlan, PromptPlan, PromptRun
+from kubealign_services.generation.torch_engine.cache import KeyValueCache
+from kubealign_services.generation.torch_engine.model import (
+    CausalModel,
+    end_tokens,
+    read_config,
+)
+from kubealign_services.generation.torch_engine.requests import check_request
+from kubealign_services.generation.torch_engine.sampling import Sampled, sample
+from kubealign_services.generation.torch_engine.sequences import RunningRows
+from kubealign_services.generation.torch_engine.weights import CheckpointWeights
+
+NO_WEIGHTS = -1
+DTYPES = {Precision.FLOAT32: torch.float32, Precision.BFLOAT16: torch.bfloat16}
+
+
+class NonFiniteLogits(ArithmeticError):
+    """The model's logits are NaN or infinite. Every request was dropped; the engine must be refitted."""
+
+
+class TorchEngine:
+    """A RolloutEngine. `version` is -1 until the first refit."""
+
+    def __init__(
+        self,
+        model: CausalModel,
+        tokenizer: PreTrainedTokenizerBase,
+        spec: rollout_spec.TorchEngine,
+        ends: frozenset[int],
+    ) -> None:
+        """ends: the token ids that end every response."""
+        self.version = NO_WEIGHTS
+        self._usable = False
+        self._model = model
+        self._tokenizer = tokenizer
+        self._spec = spec
+        self._ends = ends
+        self._weights = CheckpointWeights(model.module)
+        self._cache = KeyValueCache(model.layers, spec.max_sequences, model.dtype, model.device)
+        self._present: set[str] = set()
+        self._waiting = WaitingLine()
+        self._running = RunningRows(spec.max_sequences, model.device)
+        self._generated_tokens = 0
+        self._prefilled_tokens = 0
+
+    @classmethod
+    def create(cls, folder: Path, spec: rollout_spec.TorchEngine) -> "TorchEngine":
+        """From a folder with a Hugging Face configuration and tokenizer, on the GPU if there is one. The
+        weights come by `refit`. Raises UnsupportedModel, DataError (no tokenizer, or one that does not fit
+        the model), OSError (a file is missing)."""
+        config = read_config(folder)
+        tokenizer = load_tokenizer(folder, "rollout engine")
+        check_vocabulary(config, tokenizer, f"rollout engine, {folder}")
+        ends = end_tokens(folder, config, tokenizer)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return cls(CausalModel(config, DTYPES[spec.precision], device), tokenizer, spec, ends)
+
+    def add(self, request: GenerationRequest) -> None:
+        """Queue it. Raises RequestRefused, also for the id of a request that the engine still has."""
+        check_request(request, self._model.context, self._model.vocabulary, self._present)
+        self._present.add(request.request_id)
+        self._waiting.append(
+            Group(request, self._ends | set(request.sampling.stop_token_ids), unfinished=len(request.seeds))
+        )
+
+    @torch.inference_mode()
+    def abort(self, request_id: str) -> None:
+        """Forget it and free its slots; a request that has ended, or never was, is none to forget."""
+        self._present.discard(request_id)
+        self._waiting.remove(request_id)
+        self._leave(
+            [
+                row
+                for row, each in enumerate(self._running.sequences)
+                if each.group.request.request_id == request_id
+            ]
+        )
+
+    def load(self) -> EngineLoad:
+        """running, waiting and free_sequences count samples; the tokens are totals since the start."""
+        return EngineLoad(
+            running=len(self._running),
+            waiting=self._waiting.samples(),
+            free_sequences=self._spec.max_sequences - len(self._running),
+            generated_tokens=self._generated_tokens,
+            prefilled_tokens=self._prefilled_tokens,
+        )
+
+    @torch.inference_mode()
+    def step(self) -> list[GeneratedSample]:
+        """One token for every running sequence and for those that enter now. Returns those that ended; empty
+        when idle. Raises RuntimeError where the engine has no usable weights, NonFiniteLogits."""
+        if not len(self._running) and not self._waiting.samples():
+            return []
+        self._require_weights()
+        free = self._spec.max_sequences - len(self._running)
+        admissions = self._waiting.admit(free, self._spec.prefill_tokens)
+        logits = [self._decode()] if len(self._running) else []
+        if admissions:
+            logits.append(self._prefill(admissions))
+        sampled = sample(logits[0] if len(logits) == 1 else torch.cat(logits), self._running.choice())
+        self._check_finite(sampled)
+        ended = self._running.append(
+            sampled.tokens.tolist(), sampled.behaviour_logprobs.tolist(), sampled.engine_logprobs.tolist()
+        )
+        self._generated_tokens += len(self._running)
+        finished = []
+        for row, why in ended:
+            sequence = self._running.sequences[row]
+            finished.append(sequence.finished(why, self.version))
+            sequence.group.unfinished -= 1
+            if not sequence.group.unfinished:
+                self._present.discard(sequence.group.request.request_id)
+        self._leave([row for row, _ in ended])
+        return finished
+
+    def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Take all weights by checkpoint name, in place, and flush the held prompt. Requests that wait stay
+        and are made with them. Raises RuntimeError while sequences run, ValueError for weights that do not
+        fit: the engine then generates nothing until a refit succeeds."""
+        if len(self._running):
+            raise RuntimeError(f"refit to version {version} while {len(self._running)} sequences run")
+        self._usable = False
+        self._weights.take(tensors)
+        for group in self._waiting:
+            group.held = None
+        self.version = version
+        self._usable = True
+
+    @torch.inference_mode()
+    def sequence_logprobs(self, tokens: list[int]) -> list[float]:
+        """Log-probabilities (temperature 1) of each token after the first, float32. Touches no running
+        sequence. Raises ValueError for fewer than two tokens, more than the context, or one outside the
+        vocabulary."""
+        self._require_weights()
+        if not 2 <= len(tokens) <= self._model.context:
+            raise ValueError(f"{len(tokens)} tokens: log-probabilities need 2 to {self._model.context}")
+        if not 0 <= min(tokens) <= max(tokens) < self._model.vocabulary:
+            raise ValueError(
+                f"tokens {min(tokens)} to {max(tokens)}, of a vocabulary of {self._model.vocabulary}"
+            )
+        ids = torch.tensor(tokens, device=self._model.device)
+        plan = PromptPlan([PromptRun(0, 1, len(tokens))])
+        logits = self._model.forward(ids, torch.arange(len(tokens), device=ids.device), plan, keep=None)
+        logprobs: list[float] = torch.log_softmax(logits[:-1], dim=-1).gather(1, ids[1:, None])[:, 0].tolist()
+        return logprobs
+
+    def _decode(self) -> Tensor:
+        """Logits [n, vocabulary] after the newest token of every running sequence."""
+        tokens, positions, longest = self._running.last_tokens()
+        return self._model.forward(tokens, positions, DecodePlan(self._cache, positions, longest), keep=None)
+
+    def _prefill(self, admissions: list[Admission]) -> Tensor:
+        """Let samples enter, their groups' prompts computed once. Logits [samples, vocabulary] after each
+        one's prompt."""
+        held = [each for each in admissions if each.group.held is not None]
+        fresh = sorted(
+            (each for each in admissions if each.group.held is None),
+            key=lambda each: len(each.group.request.prompt_tokens),
+        )
+        first = len(self._running)
+        for each in held + fresh:
+            self._running.enter(each.group, each.first, each.count, self._text)
+        self._cache.reserve(len(self._running), max(each.group.positions for each in admissions))
+        logits = []
+        for each in held:
+            prompt = each.group.held
+            assert prompt is not None
+            self._cache.restore(prompt, slice(first, first + each.count))
+            first += each.count
+            logits.append(prompt.logits.expand(each.count, -1))
+            if not each.group.remaining:
+                each.group.held = None
+        if fresh:
+            logits.append(self._prefill_prompts(fresh, first))
+        return torch.cat(logits)
+
+    def _prefill_prompts(self, admissions: list[Admission], first_slot: int) -> Tensor:
+        """One packed forward pass over the prompts, which are sorted by length. Logits as in `_prefill`."""
+        device = self._model.device
+        prompts = [each.group.request.prompt_tokens for each in admissions]
+        tokens = torch.tensor([token for prompt in prompts for token in prompt], device=device)
+        positions = torch.cat([torch.arange(len(prompt)) for prompt in prompts]).to(device)
+        ends = torch.tensor([len(prompt) for prompt in prompts], device=device).cumsum(0) - 1
+        plan = PromptPlan(_runs(admissions, first_slot, device), self._cache)
+        logits = self._model.forward(tokens, positions, plan, keep=ends)
+        self._prefilled_tokens += len(tokens)
+        slot = first_slot
+        for row, each in enumerate(admissions):
+            if each.group.remaining:
+                each.group.held = self._cache.hold(slot, len(prompts[row]), logits[row])
+            slot += each.count
+        return logits.repeat_interleave(
+            torch.tensor([each.count for each in admissions], device=device), dim=0
+        )
+
+    def _leave(self, rows: list[int]) -> None:
+        if not rows:
+            return
+        sources, targets = self._running.leave(rows)
+        if sources:
+            self._cache.move(sources, targets, self._running.longest(targets))
+
+    def _check_finite(self, sampled: Sampled) -> None:
+        if bool(torch.isfinite(sampled.engine_logprobs + sampled.behaviour_logprobs).all()):
+            return
+        self._present.clear()
+        self._waiting.clear()
+        self._running.clear()
+        self._usable = False
+        raise NonFiniteLogits(f"the weights of version {self.version} give logits that are NaN or infinite")
+
+    def _require_weights(self) -> None:
+        if not self._usable:
+            raise RuntimeError("the engine has no usable weights: refit it first")
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        # Special tokens stay: what was sampled is what a reward sees, and a stop string may be one of them.
+        text = self._tokenizer.decode(
+            list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return str(text)
+
+
+def _runs(admissions: list[Admission], first_slot: int, device: torch.device) -> list[PromptRun]:
+    """Neighbours of equal length together; their samples' slots follow each other."""
+    runs: list[PromptRun] = []
+    start, slot, row = 0, first_slot, 0
+    while row < len(admissions):
+        length = len(admissions[row].group.request.prompt_tokens)
+        end = row
+        while end < len(admissions) and len(admissions[end].group.request.prompt_tokens) == length:
+            end += 1
+        counts = torch.tensor([each.count for each in admissions[row:end]])
+        samples = int(counts.sum())
+        copies = torch.arange(end - row).repeat_interleave(counts).to(device) if samples > end - row else None
+        runs.append(PromptRun(start, end - row, length, slice(slot, slot + samples), copies))
+        start += (end - row) * length
+        slot += samples
+        row = end
+    return runs

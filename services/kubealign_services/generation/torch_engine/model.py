@@ -1,0 +1,164 @@
+"""A Hugging Face causal LM whose forward pass runs through the engine's attention, and what its folder says
+about it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers import initialization as transformers_initialization
+
+from kubealign_services.generation.torch_engine.attention import (
+    ATTENTION,
+    AttentionPlan,
+    ProbePlan,
+    UnsupportedModel,
+)
+from kubealign_services.generation.torch_engine.cache import LayerShape
+
+# Rotary embeddings whose frequencies depend on the longest sequence of the batch: a sample would change with
+# its company.
+LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention"})
+
+
+class CausalModel:
+    """The model, without weights until they are set, in evaluation mode.
+
+    layers: what each attention layer caches of a token. context: most tokens of a sequence. vocabulary:
+    number of logits.
+    """
+
+    def __init__(self, config: Any, dtype: torch.dtype, device: torch.device) -> None:
+        """config: a transformers configuration. Raises UnsupportedModel."""
+        text = config.get_text_config()
+        _check_config(text)
+        with transformers_initialization.no_init_weights(), torch.device(device):
+            make: Callable[..., Any] = AutoModelForCausalLM.from_config
+            try:
+                self.module = make(config, dtype=dtype, attn_implementation=ATTENTION)
+            except (ValueError, KeyError) as error:
+                raise UnsupportedModel(
+                    f"model type {config.model_type!r} does not go with the engine's attention: {error}"
+                ) from error
+        # Making the model without initial values leaves out the ties too.
+        self.module.tie_weights()
+        self.module.eval().requires_grad_(False)
+        # The probe runs on whatever is there: zeros, not leftovers that might be NaN.
+        for weight in self.module.parameters():
+            weight.zero_()
+        self.device = device
+        self.dtype = dtype
+        self.context = int(text.max_position_embeddings)
+        self.vocabulary = int(text.vocab_size)
+        self.layers = self._probe(text)
+
+    def forward(self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None) -> Tensor:
+        """tokens, positions [t] int64 -> logits float32 [len(keep), vocabulary] of the tokens with the
+        indices `keep` (None: of all)."""
+        output = self.module(
+            input_ids=tokens[None],
+            position_ids=positions[None],
+            use_cache=False,
+            logits_to_keep=0 if keep is None else keep,
+            kubealign_plan=plan,
+        )
+        logits: Tensor = output.logits[0].float()
+        return logits
+
+    @torch.inference_mode()
+    def _probe(self, text: Any) -> dict[int, LayerShape]:
+        """One pass over two tokens shows whether every layer reaches our attention, and what it keeps."""
+        plan = ProbePlan()
+        two = torch.arange(2, device=self.device)
+        name = type(self.module).__name__
+        try:
+            logits = self.forward(two.clamp(max=self.vocabulary - 1), two, plan, keep=two[1:])
+        except TypeError as error:
+            raise UnsupportedModel(f"{name} does not take the engine's arguments: {error}") from error
+        if logits.shape != (1, self.vocabulary):
+            raise UnsupportedModel(f"{name} gives logits {list(logits.shape)}, not [1, {self.vocabulary}]")
+        if len(plan.layers) != text.num_hidden_layers:
+            raise UnsupportedModel(
+                f"{name} has {text.num_hidden_layers} layers, of which {len(plan.layers)} use transformers' "
+                "attention interface"
+            )
+        _check_windows(text, plan.windows, name)
+        return plan.layers
+
+
+def read_config(folder: Path) -> Any:
+    """The folder's config.json."""
+    return AutoConfig.from_pretrained(folder, local_files_only=True)
+
+
+def end_tokens(folder: Path, config: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The ids that end a response: generation_config.json's and the tokenizer's, or config.json's where
+    neither names one.
+
+    Raises ValueError for an id of generation_config.json that is an ordinary piece of text: a model made from
+    a configuration inherits its class's default, which would cut responses short.
+    """
+    stated: set[int] = set()
+    if (folder / "generation_config.json").is_file():
+        stated = _ids(GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id)
+    marked = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
+    ordinary = sorted(stated - marked)
+    if ordinary and tokenizer.eos_token_id is not None:
+        pieces = ", ".join(f"{i} ({tokenizer.convert_ids_to_tokens(i)!r})" for i in ordinary)
+        raise ValueError(
+            f"{folder}: generation_config.json, eos_token_id: {pieces} is no special token of the tokenizer, "
+            f"whose end is {tokenizer.eos_token_id} ({tokenizer.eos_token!r}): write that one"
+        )
+    ends = stated | _ids(tokenizer.eos_token_id)
+    return frozenset(ends or _ids(config.get_text_config().eos_token_id))
+
+
+def _ids(value: int | list[int] | None) -> set[int]:
+    if value is None:
+        return set()
+    return {value} if isinstance(value, int) else set(value)
+
+
+def _check_config(text: Any) -> None:
+    kind = f"model type {text.model_type!r}"
+    if getattr(text, "is_encoder_decoder", False):
+        raise UnsupportedModel(f"{kind} is an encoder-decoder; the engine runs causal language models")
+    if not isinstance(getattr(text, "max_position_embeddings", None), int):
+        raise UnsupportedModel(
+            f"{kind} states no max_position_embeddings, so prompts cannot be checked against it"
+        )
+    if getattr(text, "attention_chunk_size", None):
+        raise UnsupportedModel(f"{kind} attends in chunks (attention_chunk_size {text.attention_chunk_size})")
+    other = sorted(set(getattr(text, "layer_types", None) or ()) - ATTENTION_LAYERS)
+    if other:
+        raise UnsupportedModel(
+            f"{kind} has layers of the types {other}; the engine has {sorted(ATTENTION_LAYERS)}"
+        )
+    rope = getattr(text, "rope_parameters", None) or {}
+    # One set of parameters, or one for each type of layer.
+    for parameters in (rope, *(each for each in rope.values() if isinstance(each, dict))):
+        if parameters.get("rope_type") in LENGTH_DEPENDENT_ROPE:
+            raise UnsupportedModel(
+                f"{kind} has rope_type {parameters['rope_type']!r}, whose frequencies depend on the longest "
+                "sequence of a batch"
+            )
+
+
+def _check_windows(text: Any, windows: dict[int, int | None], name: str) -> None:
+    """A window that the configuration states but a layer does not hand over would be silently ignored."""
+    types = getattr(text, "layer_types", None)
+    stated = getattr(text, "sliding_window", None)
+    for layer, window in windows.items():
+        slides = types[layer] == "sliding_attention" if types and layer < len(types) else stated is not None
+        if slides and window is None:
+            raise UnsupportedModel(
+                f"{name} does not hand the sliding window of layer {layer} to the attention function"
+            )

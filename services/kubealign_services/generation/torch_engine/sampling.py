@@ -1,0 +1,86 @@
+"""Choosing the next token of every sequence in one pass over the batch."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How each of n sequences samples its next token, all [n] on the logits' device.
+
+    temperature float32 (0: greedy), top_k int64 (0: off), top_p float64 (1: off), uniform float64 in [0, 1).
+    truncated: whether any row has top_k or top_p. greedy: whether any row is greedy.
+    forbidden: (rows, tokens) int64 pairs that may not be chosen, or None.
+    """
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    uniform: Tensor
+    truncated: bool
+    greedy: bool
+    forbidden: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """tokens [n] int64; behaviour_logprobs and engine_logprobs [n] float32, as in GeneratedSample."""
+
+    tokens: Tensor
+    behaviour_logprobs: Tensor
+    engine_logprobs: Tensor
+
+
+def sample(logits: Tensor, choice: Choice) -> Sampled:
+    """One token for each row of logits [n, vocabulary] float32.
+
+    A row's token is the inverse of its cumulative distribution, in the order of the vocabulary, at its
+    uniform number: it depends on the row alone. A greedy row's behaviour distribution is a point, so its
+    log-probability is 0.
+    """
+    is_greedy = choice.temperature == 0
+    temperature = torch.where(is_greedy, 1.0, choice.temperature)
+    scaled = logits / temperature[:, None]
+    allowed = scaled
+    if choice.forbidden is not None:
+        allowed = scaled.clone()
+        allowed[choice.forbidden] = -torch.inf
+    if choice.truncated:
+        rows = ((choice.top_k > 0) | (choice.top_p < 1)).nonzero()[:, 0]
+        allowed = allowed.index_copy(0, rows, truncate(allowed[rows], choice.top_k[rows], choice.top_p[rows]))
+    behaviour = torch.log_softmax(allowed, dim=-1)
+    cumulative = behaviour.double().exp_().cumsum(-1)
+    # To the right of equal values: a token of probability 0 is never taken. The last uniform number is 1 -
+    # 2^-52, so that the product stays below the total.
+    threshold = choice.uniform * cumulative[:, -1]
+    tokens = torch.searchsorted(cumulative, threshold[:, None], right=True)
+    # Only a row of NaN finds nothing; its log-probability then tells.
+    tokens.clamp_(max=logits.shape[1] - 1)
+    if choice.greedy:
+        tokens = torch.where(is_greedy[:, None], allowed.argmax(-1, keepdim=True), tokens)
+    chosen = behaviour.gather(1, tokens)[:, 0]
+    if choice.greedy:
+        chosen = torch.where(is_greedy, chosen * 0, chosen)
+    # Where nothing was cut off, both distributions are one.
+    full = behaviour if allowed is scaled else torch.log_softmax(scaled, dim=-1)
+    return Sampled(tokens[:, 0], chosen, full.gather(1, tokens)[:, 0])
+
+
+def truncate(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Minus infinity for all but the `top_k` [n] likeliest tokens (0: all) and, of the distribution over
+    those, all but the fewest likeliest that hold `top_p` [n] together (Holtzman et al., "The curious case of
+    neural text degeneration", 2020).
+
+    logits [n, vocabulary]. Of equal tokens the lower id is the likelier; the likeliest always stays.
+    """
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(logits.shape[1], device=logits.device)
+    limit = torch.where(top_k > 0, top_k, logits.shape[1])
+    ordered = ordered.masked_fill(rank >= limit[:, None], -torch.inf)
+    probability = torch.softmax(ordered, dim=-1, dtype=torch.float64)
+    before = probability.cumsum(-1) - probability
+    cut = (before >= top_p[:, None]) & (top_p[:, None] < 1)
+    cut[:, 0] = False
+    return torch.empty_like(logits).scatter_(1, order, ordered.masked_fill(cut, -torch.inf))

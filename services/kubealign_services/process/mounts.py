@@ -1,0 +1,76 @@
+"""Where a container finds what Kubernetes mounts into it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubealign import pod
+from kubealign.process import TlsFiles
+from kubealign_services.process.failures import PermanentFailure
+
+
+@dataclass(frozen=True)
+class Mounts:
+    """The paths of kubealign.pod below `root`, which is / in a container."""
+
+    root: Path = Path("/")
+
+    @property
+    def secrets(self) -> Path:
+        return self._at(pod.SECRETS)
+
+    @property
+    def document(self) -> Path:
+        return self._at(pod.DOCUMENT)
+
+    @property
+    def runtime(self) -> Path:
+        return self._at(pod.RUNTIME)
+
+    @property
+    def shared_memory(self) -> Path:
+        return self._at(pod.SHARED_MEMORY)
+
+    @property
+    def termination(self) -> Path:
+        return self._at(pod.TERMINATION)
+
+    @property
+    def nats_data(self) -> Path:
+        return self._at(pod.NATS_DATA)
+
+    @property
+    def tls(self) -> TlsFiles:
+        """The pod's own certificate. Raises PermanentFailure where one of its files is missing."""
+        return TlsFiles(
+            ca=self._there(pod.CA_FILE),
+            certificate=self._there(pod.CERTIFICATE_FILE),
+            key=self._there(pod.KEY_FILE),
+        )
+
+    @property
+    def redis_ca(self) -> Path | None:
+        """None: Redis shows a certificate that the image trusts."""
+        path = self.secrets / pod.REDIS_CA_FILE
+        return path if path.is_file() else None
+
+    def secret(self, name: str) -> str:
+        """A password. Raises PermanentFailure where it is missing, empty or unreadable."""
+        path = self._there(name)
+        try:
+            held = path.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PermanentFailure(f"{path} cannot be read: {error}") from error
+        if not held:
+            raise PermanentFailure(f"{path} is empty: it holds a password, from the job's Secret")
+        return held
+
+    def _there(self, name: str) -> Path:
+        path = self.secrets / name
+        if not path.is_file():
+            raise PermanentFailure(
+                f"there is no {path}: the job's Secret is mounted at {self.secrets}, with {name}"
+            )
+        return path
+
+    def _at(self, path: str) -> Path:
+        return self.root / path.lstrip("/")

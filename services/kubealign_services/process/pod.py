@@ -1,0 +1,120 @@
+"""A role in a container: `python -m kubealign_services.process.pod MODULE`.
+
+Reads what Kubernetes gives (an environment variable, a Secret, a ConfigMap), writes the settings file that a
+role is started with anywhere, and becomes that role.
+"""
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from kubealign.libraries import ENVIRONMENT
+from kubealign.pod import ENV_CPUS, ENV_SETTINGS, PodSettings
+from kubealign.process import Exit, ProcessSettings
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.process.mounts import Mounts
+from kubealign_services.process.pod_settings import check_fits_pods, settings_of
+from kubealign_services.process.reaper import run_reaped
+from kubealign_services.process.termination import write_termination
+from kubealign_services.telemetry.logs import set_up_logs
+
+log = logging.getLogger(__name__)
+
+_FIRST_PROCESS = 1
+
+
+def main(
+    argv: Sequence[str], mounts: Mounts | None = None, environment: MutableMapping[str, str] = os.environ
+) -> int:
+    """Run the role of module argv[1] until it ends; its exit code.
+
+    What the pod lacks is a PERMANENT end, with the cause in the termination file."""
+    mounts = mounts or Mounts()
+    try:
+        if len(argv) != 2:
+            raise PermanentFailure("a role's container needs one argument, the role's module")
+        settings = _settings(mounts, environment)
+        _set_up_libraries(settings, environment)
+        path = _write(settings, mounts.runtime)
+        try:
+            module = importlib.import_module(argv[1])
+        except ImportError as error:
+            raise PermanentFailure(f"the image cannot import {argv[1]}: {error}") from error
+    except PermanentFailure as failure:
+        set_up_logs("", "", argv[1] if len(argv) > 1 else "", sys.stdout)
+        log.error(str(failure), extra={"permanent": True})
+        write_termination(mounts.termination, str(failure))
+        return Exit.PERMANENT
+    code: int = module.main([argv[1], str(path)])
+    return code
+
+
+def _settings(mounts: Mounts, environment: MutableMapping[str, str]) -> ProcessSettings:
+    text = environment.get(ENV_SETTINGS)
+    if text is None:
+        raise PermanentFailure(f"the environment has no {ENV_SETTINGS}: the operator sets it in every pod")
+    try:
+        pod = PodSettings.model_validate_json(text)
+    except ValidationError as error:
+        raise PermanentFailure(f"{ENV_SETTINGS} cannot be used: {_first(error)}") from error
+    try:
+        job = AlignmentJob.model_validate_json(mounts.document.read_text())
+    except OSError as error:
+        raise PermanentFailure(f"the job cannot be read from {mounts.document}: {error.strerror}") from error
+    except ValidationError as error:
+        raise PermanentFailure(
+            f"{mounts.document} is not a job that this image knows: {_first(error)}"
+        ) from error
+    check_fits_pods(job)
+    return settings_of(pod, mounts, _threads(environment.get(ENV_CPUS)))
+
+
+def _threads(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise PermanentFailure(f"{ENV_CPUS} is {text!r}; it is a number of cores, 1 or more")
+    return int(text)
+
+
+def _set_up_libraries(settings: ProcessSettings, environment: MutableMapping[str, str]) -> None:
+    """What libraries read from the environment when they are imported. What is there already stays."""
+    for name, value in ENVIRONMENT.items():
+        environment.setdefault(name, value)
+    if settings.threads is not None:
+        # They would take the node's cores.
+        environment.setdefault("OMP_NUM_THREADS", str(settings.threads))
+    # A model that one pod fetches is read by all.
+    environment.setdefault("HF_HOME", str(settings.run_dir.parent / ".huggingface"))
+
+
+def _write(settings: ProcessSettings, folder: Path) -> Path:
+    path = folder / "settings.json"
+    try:
+        path.touch(mode=0o600)
+        path.write_text(settings.model_dump_json(indent=2))
+    except OSError as error:
+        raise PermanentFailure(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
+
+
+def run(argv: Sequence[str]) -> int:
+    """`main`; with a process of its own in front where this is the container's first."""
+    if os.getpid() == _FIRST_PROCESS:
+        return run_reaped(lambda: main(argv))
+    return main(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv))

@@ -1,0 +1,161 @@
+"""The main of every role process: settings in, surroundings set up, an exit code out.
+
+A role's module has `def main(argv): return run(serve, argv)`, to be called as `python -m MODULE
+SETTINGS.json` or in a forked child.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+from pydantic import ValidationError
+
+from kubealign.process import Exit, ProcessSettings
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.process.context import Context
+from kubealign_services.process.ending import Deadline, awaited, end_now
+from kubealign_services.process.failures import permanent_cause
+from kubealign_services.process.health import HealthServer
+from kubealign_services.process.termination import write_termination
+from kubealign_services.rpc.server import PortInUse
+from kubealign_services.telemetry.heartbeat import Heartbeat
+from kubealign_services.telemetry.logs import set_up_logs
+from kubealign_services.telemetry.metrics import Metrics, MetricsServer
+from kubealign_services.telemetry.read_model import ReadModel
+
+log = logging.getLogger(__name__)
+
+Main = Callable[[Context], Awaitable[None]]
+
+#: A crash, to be started again: anything that is not one of Exit.
+CRASHED = 1
+
+
+def run(main: Main, argv: Sequence[str]) -> int:
+    """Run `main` with the settings in the file argv[1]; the exit code, an Exit or CRASHED.
+
+    SIGTERM and SIGINT set `context.stop`; from then on `main` has the job's grace period. A second one ends
+    the process at once. A PermanentFailure goes to the termination file."""
+    try:
+        settings, job = _read(argv)
+    except (OSError, ValidationError, ValueError) as error:
+        sys.stderr.write(f"{argv[0] if argv else 'a role process'}: {error}\n")
+        return Exit.PERMANENT
+    set_up_logs(job.name, settings.role, settings.name, sys.stdout)
+    if settings.threads is not None:
+        import torch
+
+        torch.set_num_threads(settings.threads)
+    log.info("started", extra={"rank": settings.rank, "threads": settings.threads})
+    deadline = Deadline()
+    code = asyncio.run(_run(main, settings, job, deadline))
+    deadline.cancel()
+    return code
+
+
+def _read(argv: Sequence[str]) -> tuple[ProcessSettings, AlignmentJob]:
+    if len(argv) != 2:
+        raise ValueError("needs one argument, the file with its settings")
+    settings = ProcessSettings.model_validate_json(Path(argv[1]).read_text())
+    return settings, AlignmentJob.model_validate_json(settings.job.read_text())
+
+
+async def _run(main: Main, settings: ProcessSettings, job: AlignmentJob, deadline: Deadline) -> int:
+    read_model = ReadModel(settings.redis)
+    context = Context(
+        settings=settings,
+        job=job,
+        logger=logging.getLogger(f"kubealign_services.{settings.role}"),
+        stop=asyncio.Event(),
+        metrics=Metrics(job.name, settings.role, settings.name),
+        read_model=read_model,
+        heartbeat=Heartbeat(read_model, settings.name, settings.role),
+    )
+    work = _outcome(main, context)
+    grace = job.spec.lifecycle.grace_period_seconds
+
+    def begin_to_end(code: int) -> None:
+        deadline.start(grace, code, lambda: _waits_for(context, work))
+
+    with _signals(context.stop, lambda: begin_to_end(CRASHED)):
+        code = await work
+        begin_to_end(code)
+    log.info("ended", extra={"code": int(code)})
+    if context.computing:
+        # Nobody waits for its result any more; its thread would keep the process.
+        log.warning("left a computation behind", extra={"computation": context.computing})
+        end_now(code)
+    return code
+
+
+async def _outcome(main: Main, context: Context) -> int:
+    """Run main within its surroundings. Every way to end has its code."""
+    settings = context.settings
+    try:
+        async with AsyncExitStack() as stack:
+            stack.callback(context.close)
+            if settings.health is not None:
+                await stack.enter_async_context(HealthServer(settings.health, lambda: context.ready))
+            if settings.metrics is not None:
+                stack.enter_context(MetricsServer(settings.metrics, settings.tls, context.metrics))
+            await stack.enter_async_context(context.read_model)
+            await stack.enter_async_context(context.heartbeat.beating())
+            await main(context)
+    except PortInUse as error:
+        log.error(str(error))
+        return CRASHED
+    except Exception as error:
+        cause = permanent_cause(error)
+        if cause is None:
+            log.exception("crashed: %s", error)
+            return CRASHED
+        write_termination(settings.termination, str(cause))
+        log.error(str(cause), extra={"permanent": True})
+        return Exit.PERMANENT
+    return Exit.STOPPED if context.stop.is_set() else Exit.DONE
+
+
+def _waits_for(context: Context, work: object) -> str:
+    if context.computing:
+        return f"the computation {context.computing}"
+    chain = awaited(work)
+    if chain:
+        return chain
+    threads = [thread.name for thread in threading.enumerate() if not thread.daemon]
+    return f"threads {', '.join(threads)}"
+
+
+@contextmanager
+def _signals(stop: asyncio.Event, on_stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT set `stop`. Handled as the interpreter does, not by the loop: it may be standing
+    still."""
+    loop = asyncio.get_running_loop()
+    told = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        if told:
+            # Not logged: what was interrupted may be the log itself.
+            os._exit(Exit.STOPPED)
+        told = True
+        on_stop()
+        loop.call_soon_threadsafe(stop.set)
+        loop.call_soon_threadsafe(log.info, "told to stop by %s", signal.Signals(number).name)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    # Who started us may have Ctrl-C ignored: then it is not for us.
+    handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])

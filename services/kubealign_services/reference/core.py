@@ -1,0 +1,45 @@
+"""The frozen model that KL is measured against."""
+
+import time
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.batch.codec import decode
+from kubealign_services.batch.packed import Batch, concatenate
+from kubealign_services.process.context import Context
+from kubealign_services.scoring.worker import score_for
+from kubealign_services.training.torch_backend.frozen import FrozenModel
+
+SOURCE = "reference"
+
+
+class ReferenceScorer:
+    """Log-probabilities of rollouts' tokens at the sampling temperature, many rollouts in one packed
+    forward pass."""
+
+    def __init__(self, worker: str, context: Context, model: FrozenModel, temperature: float) -> None:
+        self._worker = worker
+        self._context = context
+        self._model = model
+        self._temperature = temperature
+
+    async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        """One score a rollout, in their order; logprobs is float32 little-endian, one for each token."""
+        begun = time.monotonic()
+        batch = concatenate([decode(rollout.sequence) for rollout in rollouts])
+        batch.scalars["temperature"] = self._temperature
+        logprobs = await self._context.compute(self.logprobs, batch)
+        scores = []
+        offsets = batch.cu_seqlens.tolist()
+        for index, rollout in enumerate(rollouts):
+            score = score_for(rollout, SOURCE, self._worker)
+            score.logprobs = logprobs[offsets[index] : offsets[index + 1]].numpy().astype("<f4").tobytes()
+            score.seconds = (time.monotonic() - begun) / len(rollouts)
+            scores.append(score)
+        return scores
+
+    def logprobs(self, batch: Batch) -> Tensor:
+        """float32 [T], at the batch's temperature."""
+        return self._model.forward(batch, frozenset({"logprobs"}))["logprobs"]

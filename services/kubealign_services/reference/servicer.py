@@ -1,0 +1,21 @@
+"""The Reference service: the same model as the bus worker's, called directly."""
+
+import grpc
+
+from kubealign.v1 import scoring_pb2_grpc, training_pb2
+from kubealign_services.batch.codec import decode, encode_columns
+from kubealign_services.process.context import Context
+from kubealign_services.reference.core import ReferenceScorer
+
+
+class ReferenceServicer(scoring_pb2_grpc.ReferenceServicer):
+    def __init__(self, context: Context, scorer: ReferenceScorer) -> None:
+        self._context = context
+        self._scorer = scorer
+
+    async def Logprobs(
+        self, request: training_pb2.ForwardRequest, context: grpc.aio.ServicerContext
+    ) -> training_pb2.ForwardReply:
+        logprobs = await self._context.compute(self._scorer.logprobs, decode(request.batch))
+        columns, digest = encode_columns({"token.logprobs": logprobs})
+        return training_pb2.ForwardReply(columns=columns, digest=digest)

@@ -1,0 +1,284 @@
+"""The driver's side: have the trainer publish, announce it, wait for the quorum."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from google.protobuf.message import DecodeError
+
+from kubealign.v1 import refit_pb2
+from kubealign_services.bus.contract import Bus, BusUnavailable
+from kubealign_services.refit.manifest import identity
+from kubealign_services.refit.quorum import Quorum, Verdict
+
+_PULL = 64
+_PULL_SECONDS = 2.0
+_ATTEMPTS = 2
+# A worker that has not answered to so many announcements has gone.
+_REMEMBERED = 3
+
+log = logging.getLogger(__name__)
+
+#: (fence, version) -> what the trainer serves.
+Publish = Callable[[int, int], Awaitable[refit_pb2.WeightsAnnouncement]]
+
+
+class RefitFailed(RuntimeError):
+    """Fewer rollout workers than rollout.minReplicas have the weights, after one full retry. Says who and
+    why."""
+
+
+@dataclass(frozen=True)
+class RefitReport:
+    """One version's way to its quorum.
+
+    seconds: from asking the trainer to the quorum. snapshot_seconds: until the trainer answered.
+    """
+
+    version: int
+    seconds: float
+    snapshot_seconds: float
+    size_bytes: int
+    retries: int
+    committed: dict[str, refit_pb2.RefitAcknowledgement]
+    quarantined: frozenset[str]
+
+    def metrics(self) -> dict[str, float]:
+        """As they go into the step's figures."""
+        answers = self.committed.values()
+        transports = [answer.transport for answer in answers]
+        return {
+            "weights/version": float(self.version),
+            "seconds/refit": self.seconds,
+            "refit/snapshot_seconds": self.snapshot_seconds,
+            "refit/bytes": float(self.size_bytes),
+            "refit/retries": float(self.retries),
+            "refit/workers": float(len(self.committed)),
+            "refit/shared_memory_workers": float(transports.count("shared_memory")),
+            "refit/stream_workers": float(transports.count("stream")),
+            "refit/quarantined_workers": float(len(self.quarantined)),
+            "refit/canary_gap": max((answer.canary_gap for answer in answers), default=0.0),
+        }
+
+
+class WeightsBroadcast:
+    """Broadcasts versions under one fence, one at a time. Used as a context, which ends its tasks.
+
+    publish: asks the trainer. replicas: workers that are meant to run, min_replicas: those that must have the
+    weights.
+    timeout: seconds for the trainer's snapshot, and again for the quorum.
+    quarantined: workers whose last answer was a failure, or that were silent until a deadline, and are not
+    known to have gone.
+    reached: the newest version that a quorum has proven.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        publish: Publish,
+        *,
+        fence: int,
+        min_replicas: int,
+        replicas: int | None = None,
+        timeout: float,
+    ) -> None:
+        self.quarantined: frozenset[str] = frozenset()
+        self.reached: int | None = None
+        self._bus = bus
+        self._publish = publish
+        self._fence = fence
+        self._min_replicas = min_replicas
+        self._replicas = min_replicas if replicas is None else replicas
+        self._timeout = timeout
+        # Worker -> the announcement, counted from 1, after which it was last heard of.
+        self._heard: dict[str, int] = {}
+        self._silent: frozenset[str] = frozenset()
+        self._announced = 0
+        self._quorum: Quorum | None = None
+        self._news = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+        self._announcer: asyncio.Task[None] | None = None
+        self._announcement: refit_pb2.WeightsAnnouncement | None = None
+        # The newest announcement is also the last one on the bus.
+        self._announcing = asyncio.Lock()
+        self._underway: asyncio.Task[RefitReport] | None = None
+        self._report: RefitReport | None = None
+        self._leaving = False
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def publish(self, version: int) -> RefitReport:
+        """Announce a version and wait for its quorum; one full retry.
+
+        Raises RefitFailed, and what the trainer's `publish` or the bus raised.
+        """
+        if self._underway is not None and asyncio.current_task() is not self._underway:
+            await self.settled()
+        pump = self._pumping()
+        begun = time.monotonic()
+        causes = []
+        for attempt in range(_ATTEMPTS):
+            announcement = await self._snapshot(version)
+            snapshot_seconds = time.monotonic() - begun
+            quorum = self._expect(announcement)
+            self._announcement = announcement
+            await self._announce()
+            if await self._decided(quorum, pump) is Verdict.REACHED:
+                self.reached = version
+                self._report = RefitReport(
+                    version=version,
+                    seconds=time.monotonic() - begun,
+                    snapshot_seconds=snapshot_seconds,
+                    size_bytes=announcement.size_bytes,
+                    retries=attempt,
+                    committed=dict(quorum.committed),
+                    quarantined=self.quarantined,
+                )
+                return self._report
+            causes.append(quorum.causes(self._timeout))
+            log.warning("a refit lost its quorum", extra={"version": version, "cause": causes[-1]})
+        raise RefitFailed(
+            f"weights {identity(announcement.weights)} reached {len(quorum.committed)} rollout workers, "
+            f"rollout.minReplicas is {self._min_replicas}. First try: {causes[0]}. Second try: {causes[1]}"
+        )
+
+    def publish_soon(self, version: int) -> None:
+        """Begin to publish; `settled` tells how it ended. Raises RuntimeError while one is under way."""
+        if self._underway is not None:
+            raise RuntimeError(f"version {version} cannot be published before the last one is settled")
+        self._underway = asyncio.create_task(self.publish(version), name=f"refit {version}")
+        self._underway.add_done_callback(self._note)
+
+    def _note(self, ended: asyncio.Task[RefitReport]) -> None:
+        error = None if ended.cancelled() else ended.exception()
+        if error is not None and not self._broken.done():
+            self._broken.set_exception(error)
+            # Retrieved here too: perhaps nobody waits.
+            self._broken.exception()
+
+    async def broken(self) -> None:
+        """Wait for a broadcast that was begun with `publish_soon` to fail, also while nobody asks `settled`.
+        Raises what it raised."""
+        await asyncio.shield(self._broken)
+
+    async def settled(self) -> dict[str, float]:
+        """Wait for what is under way. The figures of the last broadcast, once. Raises what it raised."""
+        if self._underway is not None:
+            try:
+                await asyncio.shield(self._underway)
+            finally:
+                if self._underway.done():
+                    self._underway = None
+        report, self._report = self._report, None
+        return {} if report is None else report.metrics()
+
+    async def _snapshot(self, version: int) -> refit_pb2.WeightsAnnouncement:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._publish(self._fence, version)
+        except TimeoutError as error:
+            raise RefitFailed(
+                f"the trainer had not published version {version} after {self._timeout:g} s"
+            ) from error
+
+    async def _announce(self) -> None:
+        """Put the newest announcement on the bus."""
+        async with self._announcing:
+            assert self._announcement is not None
+            data = self._announcement.SerializeToString()
+            await self._bus.publish("refit", data, uuid.uuid4().hex)
+
+    async def _announce_again(self, losses: AsyncIterator[None]) -> None:
+        """For those who join later, and for those whose acknowledgement was lost."""
+        async for _ in losses:
+            if self._announcement is not None:
+                log.warning("the bus has lost the announcement of the weights; it is made again")
+                try:
+                    await self._announce()
+                except BusUnavailable as error:
+                    log.warning("it could not be made again", extra={"cause": str(error)})
+
+    def _expect(self, announcement: refit_pb2.WeightsAnnouncement) -> Quorum:
+        self._announced += 1
+        self._forget({worker for worker, last in self._heard.items() if last < self._announced - _REMEMBERED})
+        known = frozenset(self._heard) - self._silent
+        self._quorum = Quorum(announcement.weights, self._min_replicas, self._replicas, known)
+        self._news.clear()
+        return self._quorum
+
+    async def _decided(self, quorum: Quorum, pump: asyncio.Task[None]) -> Verdict:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        while (verdict := quorum.verdict(loop.time() >= deadline)) is Verdict.WAITING:
+            news = asyncio.create_task(self._news.wait())
+            try:
+                left = deadline - loop.time()
+                await asyncio.wait({news, pump}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                news.cancel()
+            if pump.done():
+                pump.result()
+            self._news.clear()
+        if verdict is Verdict.LOST:
+            # Whoever was silent is not waited for again.
+            self._silent |= quorum.absent
+            self.quarantined |= quorum.absent
+        return verdict
+
+    def _forget(self, gone: set[str]) -> None:
+        """Workers come and go, each under a name of its own."""
+        for worker in gone:
+            del self._heard[worker]
+        self._silent -= gone
+        self.quarantined -= gone
+
+    def _pumping(self) -> asyncio.Task[None]:
+        if self._pump is None:
+            raise RuntimeError("WeightsBroadcast is used as a context: async with broadcast")
+        return self._pump
+
+    async def _collect(self) -> None:
+        # Not for ever: before Python 3.12, a cancellation that meets an arriving message can be swallowed.
+        while not self._leaving:
+            for delivery in await self._bus.pull("refit-acks", "driver", _PULL, _PULL_SECONDS):
+                try:
+                    self._hear(refit_pb2.RefitAcknowledgement.FromString(delivery.data))
+                except DecodeError as error:
+                    log.warning("not an acknowledgement", extra={"cause": str(error)})
+                await delivery.ack()
+
+    def _hear(self, answer: refit_pb2.RefitAcknowledgement) -> None:
+        if answer.weights.fence != self._fence:
+            return
+        self._heard[answer.worker] = self._announced
+        self._silent -= {answer.worker}
+        self.quarantined = (
+            self.quarantined | {answer.worker} if answer.error else self.quarantined - {answer.worker}
+        )
+        if answer.error:
+            log.warning("a worker refused weights", extra={"worker": answer.worker, "cause": answer.error})
+        if self._quorum is not None and self._quorum.add(answer):
+            self._news.set()
+
+    async def __aenter__(self) -> Self:
+        await self._bus.purge("refit-acks")
+        # What collects the acknowledgements finds a loss.
+        losses = self._bus.losses("refit-acks")
+        self._pump = asyncio.create_task(self._collect(), name="refit acknowledgements")
+        self._announcer = asyncio.create_task(self._announce_again(losses), name="refit announcements")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leaving = True
+        tasks = [task for task in (self._underway, self._pump, self._announcer) if task is not None]
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                log.error("a refit was under way and failed", extra={"cause": str(result)})

@@ -1,0 +1,62 @@
+"""What has become of one version: who has it, who failed, who is silent, and whether that is enough. Pure.
+
+| committed >= min_replicas | those left could still make it up | deadline passed | verdict |
+| ------------------------- | --------------------------------- | --------------- | ------- |
+| yes                       | any                               | any             | REACHED |
+| no                        | yes                               | no              | WAITING |
+| no                        | yes                               | yes             | LOST    |
+| no                        | no                                | any             | LOST    |
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from kubealign.v1 import batch_pb2, refit_pb2
+
+
+class Verdict(Enum):
+    REACHED = auto()
+    WAITING = auto()
+    LOST = auto()
+
+
+@dataclass
+class Quorum:
+    """Acknowledgements of one version. A worker's last word counts.
+
+    replicas: workers that are meant to run. known: those that answered to earlier versions.
+    """
+
+    weights: batch_pb2.WeightsId
+    min_replicas: int
+    replicas: int
+    known: frozenset[str] = frozenset()
+    committed: dict[str, refit_pb2.RefitAcknowledgement] = field(default_factory=dict)
+    failed: dict[str, refit_pb2.RefitAcknowledgement] = field(default_factory=dict)
+
+    def add(self, answer: refit_pb2.RefitAcknowledgement) -> bool:
+        """Count an answer. False: it is about other weights, and is not counted."""
+        if answer.weights != self.weights:
+            return False
+        (self.committed if answer.error else self.failed).pop(answer.worker, None)
+        (self.failed if answer.error else self.committed)[answer.worker] = answer
+        return True
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Known workers that have not answered."""
+        return self.known - self.committed.keys() - self.failed.keys()
+
+    def verdict(self, deadline_passed: bool) -> Verdict:
+        if len(self.committed) >= self.min_replicas:
+            return Verdict.REACHED
+        expected = max(self.replicas, len(self.known | self.committed.keys() | self.failed.keys()))
+        if deadline_passed or expected - len(self.failed) < self.min_replicas:
+            return Verdict.LOST
+        return Verdict.WAITING
+
+    def causes(self, timeout: float) -> str:
+        """Why there is no quorum, worker by worker."""
+        said = [f"{name}: {self.failed[name].error}" for name in sorted(self.failed)]
+        silent = [f"{name}: no answer within {timeout:g} s" for name in sorted(self.absent)]
+        return "; ".join(said + silent) or f"no worker answered within {timeout:g} s"

@@ -1,0 +1,53 @@
+"""Where streamed weights come from: FetchWeights of whoever an announcement names."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+from kubealign.process import TlsFiles
+from kubealign.v1 import refit_pb2, trainer_pb2_grpc
+from kubealign_services.rpc.client import Peer
+from kubealign_services.rpc.errors import Unreachable
+
+#: (host:port, request, seconds for the whole stream) -> its chunks. Raises rpc.errors.
+OpenStream = Callable[[str, refit_pb2.FetchWeightsRequest, float], AsyncGenerator[refit_pb2.WeightsChunk]]
+
+
+class PeerStreams:
+    """An OpenStream over gRPC. Connections are kept, one an address, until the context ends."""
+
+    def __init__(self, tls: TlsFiles) -> None:
+        self._tls = tls
+        self._peers: dict[str, Peer] = {}
+
+    async def __call__(
+        self, address: str, request: refit_pb2.FetchWeightsRequest, timeout: float
+    ) -> AsyncGenerator[refit_pb2.WeightsChunk]:
+        peer = self._peers.get(address)
+        if peer is None:
+            peer = Peer("the sender", address, self._tls, trainer_pb2_grpc.TrainerStub)
+            self._peers[address] = peer
+        try:
+            async with aclosing(peer.stream("FetchWeights", request, timeout)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except Unreachable:
+            # The next try looks anew where the name leads; this connection would do so in its own time.
+            if self._peers.get(address) is peer:
+                del self._peers[address]
+            await peer.close()
+            raise
+
+    async def close(self) -> None:
+        while self._peers:
+            _, peer = self._peers.popitem()
+            await peer.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

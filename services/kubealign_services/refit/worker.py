@@ -1,0 +1,174 @@
+"""The receiver's loop: takes each announced version, proves it with the canary, and says so."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from torch import Tensor
+
+from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign_services.bus.contract import Bus, BusUnavailable
+from kubealign_services.refit.canary import gap
+from kubealign_services.refit.manifest import identity
+from kubealign_services.refit.receiver import WeightsReceiver
+from kubealign_services.rpc.errors import OutOfOrder, StaleFence
+
+log = logging.getLogger(__name__)
+
+
+class CanaryMismatch(RuntimeError):
+    """The receiver computes something else with the weights than their sender does."""
+
+
+class Quarantined(OutOfOrder):
+    """The last refit failed: nothing is generated until one succeeds. Says why it failed."""
+
+
+class RefitTarget(Protocol):
+    """What is refitted: an engine that is idle while `drained` is held."""
+
+    def drained(self) -> AbstractAsyncContextManager[None]:
+        """Wait until nothing runs; nothing starts until the block ends."""
+
+    async def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Copy the tensors, which are not valid afterwards. Raises ValueError for names or shapes that do not
+        fit.
+        """
+
+    async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
+        """Log-probability of each token after the first, at temperature 1."""
+
+
+class RefitWorker:
+    """Keeps one target at the newest weights.
+
+    current: the weights that the target holds, verified; None while there are none, or while they change.
+    quarantined: after a failed refit, until one succeeds; `cause` says why. timeout: seconds for one refit.
+    """
+
+    def __init__(
+        self, name: str, bus: Bus, receiver: WeightsReceiver, target: RefitTarget, timeout: float
+    ) -> None:
+        self.current: batch_pb2.WeightsId | None = None
+        self.cause = ""
+        self._name = name
+        self._bus = bus
+        self._receiver = receiver
+        self._target = target
+        self._timeout = timeout
+        self._fence = 0
+        self._phase = ""
+        # While what runs finishes, nothing new begins: else a busy target would never be idle.
+        self._draining = False
+        self._change = asyncio.Condition()
+
+    @property
+    def quarantined(self) -> bool:
+        return bool(self.cause)
+
+    async def run(self) -> None:
+        """Take announcements until the bus is closed. A refit that fails is told, and the loop goes on."""
+        async for data in self._bus.latest("refit"):
+            announcement = refit_pb2.WeightsAnnouncement.FromString(data)
+            acknowledgement = await self._take(announcement)
+            await self._acknowledge(acknowledgement)
+
+    async def wait_for(self, fence: int, version: int, timeout: float) -> None:
+        """Return once the target holds these weights or later ones of the same fence, and is not being
+        refitted.
+
+        Raises StaleFence for a fence older than one seen; Quarantined, at once; TimeoutError saying what
+        there is.
+        """
+
+        def ready() -> bool:
+            if fence < self._fence:
+                raise StaleFence(f"fence {fence} has been replaced by {self._fence}")
+            held = self.current
+            if self.quarantined:
+                raise Quarantined(f"this worker is quarantined: {self.cause}")
+            if held is None or self._draining:
+                return False
+            return (held.fence, held.version) >= (fence, version)
+
+        try:
+            async with asyncio.timeout(timeout), self._change:
+                await self._change.wait_for(ready)
+        except TimeoutError:
+            held = identity(self.current) if self.current is not None else "no verified weights"
+            raise TimeoutError(
+                f"version {version} of fence {fence} had not come after {timeout:g} s; there is {held}"
+            ) from None
+
+    async def released(self) -> None:
+        """Return once it is not quarantined: a worker that cannot work leaves the work to others."""
+        async with self._change:
+            await self._change.wait_for(lambda: not self.quarantined)
+
+    async def _take(self, announcement: refit_pb2.WeightsAnnouncement) -> refit_pb2.RefitAcknowledgement:
+        weights = announcement.weights
+        answer = refit_pb2.RefitAcknowledgement(worker=self._name, weights=weights)
+        if weights.fence < self._fence:
+            answer.error = f"fence {weights.fence} has been replaced by {self._fence}"
+            return answer
+        self._fence = weights.fence
+        await self._changed()
+        if self.current == weights and not self.quarantined:
+            return answer
+        begun = time.monotonic()
+        deadline = asyncio.timeout(self._timeout)
+        try:
+            async with deadline:
+                await self._refit(announcement, answer)
+        except Exception as error:
+            answer.error = f"{type(error).__name__}: {error}"
+            if deadline.expired():
+                answer.error = f"not done within {self._timeout:g} s: still waiting for {self._phase}"
+            log.exception("refit failed", extra={"weights": identity(weights), "cause": answer.error})
+        self._draining = False
+        answer.seconds = time.monotonic() - begun
+        self.cause = answer.error
+        await self._changed()
+        return answer
+
+    async def _changed(self) -> None:
+        async with self._change:
+            self._change.notify_all()
+
+    async def _refit(
+        self, announcement: refit_pb2.WeightsAnnouncement, answer: refit_pb2.RefitAcknowledgement
+    ) -> None:
+        canary = announcement.canary
+        self._phase = "the bytes"
+        async with self._receiver.fetch(announcement) as transfer:
+            answer.transport = transfer.transport
+            answer.received_bytes = transfer.received_bytes
+            self._phase = "running samples to finish"
+            self._draining = True
+            async with self._target.drained():
+                # Before the first tensor is touched: gone now leaves the target with the weights it has.
+                transfer.confirm()
+                self.current = None
+                self._phase = "the weights to be copied"
+                await self._target.refit(transfer.tensors, announcement.weights.version)
+                transfer.confirm()
+                self._phase = "the canary's log-probabilities"
+                logprobs = await self._target.sequence_logprobs(list(canary.tokens))
+                answer.canary_gap = gap(canary.logprobs, logprobs)
+                if not answer.canary_gap <= canary.tolerance:
+                    raise CanaryMismatch(
+                        f"the canary's log-probabilities differ by {answer.canary_gap:.3g} nats from the "
+                        f"sender's, more than {canary.tolerance:g}"
+                    )
+                self.current = announcement.weights
+
+    async def _acknowledge(self, answer: refit_pb2.RefitAcknowledgement) -> None:
+        try:
+            await self._bus.publish("refit-acks", answer.SerializeToString(), uuid.uuid4().hex)
+        except BusUnavailable as error:
+            # The sender counts this worker as absent, which is what it is.
+            log.warning("a refit could not be acknowledged", extra={"cause": str(error)})

@@ -1,0 +1,37 @@
+"""A reward model as a scorer of rollouts."""
+
+import time
+from collections.abc import Sequence
+
+from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.batch.codec import decode
+from kubealign_services.batch.packed import concatenate
+from kubealign_services.process.context import Context
+from kubealign_services.scoring.models import ModelReward, NonFiniteScore
+from kubealign_services.scoring.worker import score_for
+
+
+class ModelScorer:
+    """One packed forward pass for many rollouts, off the event loop."""
+
+    def __init__(self, name: str, worker: str, context: Context, model: ModelReward) -> None:
+        self._name = name
+        self._worker = worker
+        self._context = context
+        self._model = model
+
+    async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        """One score a rollout, in their order."""
+        begun = time.monotonic()
+        batch = concatenate([decode(rollout.sequence) for rollout in rollouts])
+        scores = [score_for(rollout, self._name, self._worker) for rollout in rollouts]
+        try:
+            rewards = (await self._context.compute(self._model.score, batch)).tolist()
+        except NonFiniteScore as error:
+            for score in scores:
+                score.error, score.permanent = f"reward {self._name}: {error}", True
+            return scores
+        for score, reward in zip(scores, rewards, strict=True):
+            score.reward = reward
+            score.seconds = (time.monotonic() - begun) / len(rollouts)
+        return scores

@@ -1,0 +1,16 @@
+"""The Reward service: the same scorer as the bus worker's, called directly."""
+
+import grpc
+
+from kubealign.v1 import scoring_pb2, scoring_pb2_grpc
+from kubealign_services.scoring.worker import Scorer
+
+
+class RewardServicer(scoring_pb2_grpc.RewardServicer):
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+
+    async def Score(
+        self, request: scoring_pb2.ScoreRequest, context: grpc.aio.ServicerContext
+    ) -> scoring_pb2.ScoreReply:
+        return scoring_pb2.ScoreReply(scores=await self._scorer(request.rollouts) if request.rollouts else [])

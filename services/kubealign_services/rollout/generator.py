@@ -1,0 +1,136 @@
+"""Generation without a transport: many groups at once through one engine, on the one thread that may call
+it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from torch import Tensor
+
+from kubealign_services.generation.contract import (
+    EngineLoad,
+    GeneratedSample,
+    GenerationRequest,
+    RequestRefused,
+    RolloutEngine,
+)
+
+Compute = Callable[..., Awaitable[Any]]
+
+
+class Generator:
+    """Feeds an engine and hands out its samples as they finish. `run` must be running for anything to
+    come."""
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        compute: Compute,
+        observe: Callable[[EngineLoad], None] = lambda load: None,
+    ) -> None:
+        """observe: told the engine's load after each step."""
+        self._engine = engine
+        self._compute = compute
+        self._observe = observe
+        self._incoming: list[GenerationRequest] = []
+        self._aborted: list[str] = []
+        self._queues: dict[str, asyncio.Queue[GeneratedSample | RequestRefused]] = {}
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._open = asyncio.Event()
+        self._open.set()
+        self.load = EngineLoad()
+
+    @property
+    def in_flight(self) -> int:
+        """Groups that have not been handed out whole."""
+        return len(self._queues)
+
+    async def run(self) -> None:
+        """Step the engine for ever, as long as it has work."""
+        while True:
+            await self._work.wait()
+            await self._open.wait()
+            self._idle.clear()
+            incoming, self._incoming = self._incoming, []
+            aborted, self._aborted = self._aborted, []
+            samples, refused = await self._compute(self._advance, incoming, aborted)
+            self._observe(self.load)
+            for request_id, refusal in refused.items():
+                self._hand_out(request_id, refusal)
+            for sample in samples:
+                self._hand_out(sample.request_id, sample)
+            if not (self.load.running or self.load.waiting):
+                self._idle.set()
+                if not self._incoming and not self._aborted:
+                    self._work.clear()
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[GeneratedSample]:
+        """The group's samples, each as soon as it is finished. Raises RequestRefused. Leaving early frees
+        what it held."""
+        queue: asyncio.Queue[GeneratedSample | RequestRefused] = asyncio.Queue()
+        if request.request_id in self._queues:
+            raise RequestRefused(f"group {request.request_id} is being generated already")
+        self._queues[request.request_id] = queue
+        self._incoming.append(request)
+        self._work.set()
+        missing = len(request.seeds)
+        try:
+            while missing:
+                sample = await queue.get()
+                if isinstance(sample, RequestRefused):
+                    missing = 0
+                    raise sample
+                missing -= 1
+                yield sample
+        finally:
+            del self._queues[request.request_id]
+            if missing:
+                self._incoming = [waiting for waiting in self._incoming if waiting is not request]
+                self._aborted.append(request.request_id)
+                self._work.set()
+
+    @asynccontextmanager
+    async def drained(self) -> AsyncIterator[None]:
+        """Let what runs finish, then hold everything else back while the block has the engine for itself."""
+        while True:
+            await self._idle.wait()
+            self._open.clear()
+            if self._idle.is_set():
+                break
+            self._open.set()
+        try:
+            yield
+        finally:
+            self._open.set()
+
+    async def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Take new weights. Call it within `drained`. Raises ValueError for names or shapes that do not
+        fit."""
+        await self._compute(self._engine.refit, tensors, version)
+
+    async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
+        """Log-probability of each token after the first, at temperature 1. Call it within `drained`."""
+        logprobs: list[float] = await self._compute(self._engine.sequence_logprobs, tokens)
+        return logprobs
+
+    def _advance(
+        self, incoming: list[GenerationRequest], aborted: list[str]
+    ) -> tuple[list[GeneratedSample], dict[str, RequestRefused]]:
+        refused: dict[str, RequestRefused] = {}
+        for request in incoming:
+            try:
+                self._engine.add(request)
+            except RequestRefused as error:
+                refused[request.request_id] = error
+        for request_id in aborted:
+            self._engine.abort(request_id)
+        samples = self._engine.step()
+        self.load = self._engine.load()
+        return samples, refused
+
+    def _hand_out(self, request_id: str, item: GeneratedSample | RequestRefused) -> None:
+        if request_id in self._queues:
+            self._queues[request_id].put_nowait(item)

@@ -1,0 +1,69 @@
+"""A rollout worker: `python -m kubealign_services.rollout.main SETTINGS.json`."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kubealign_services.data.prepared import load_prepared
+from kubealign_services.generation.contract import EngineLoad
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.process.context import Context
+from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.process.run import run
+from kubealign_services.process.until_stopped import until_stopped
+from kubealign_services.refit.receiver import WeightsReceiver
+from kubealign_services.refit.stream import PeerStreams
+from kubealign_services.refit.worker import RefitWorker
+from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.servicer import RolloutServicer
+from kubealign_services.rollout.worker import RolloutWorker
+from kubealign_services.telemetry.metrics import Metrics
+
+
+async def serve(context: Context) -> None:
+    """Generate until stopped."""
+    settings = context.settings
+    rollout = context.job.spec.effective_rollout
+    if rollout is None:
+        raise PermanentFailure(f"{context.job.spec.algorithm.member} does not sample in this job")
+    prepared = load_prepared(settings.run_dir)
+    engine = await context.compute(TorchEngine.create, prepared.model("policy"), rollout.engine.value)
+    generator = Generator(engine, context.compute, token_counter(context.metrics))
+    timeout = rollout.refit.timeout_seconds
+    async with context.bus() as bus, PeerStreams(settings.tls) as streams:
+        receiver = WeightsReceiver(settings.shared_memory, streams, timeout)
+        refit = RefitWorker(settings.name, bus, receiver, generator, timeout)
+        worker = RolloutWorker(settings.name, bus, generator, refit, rollout.engine.value.max_sequences)
+        context.heartbeat.describe(lambda: _described(generator, refit))
+        async with context.serve([RolloutServicer(settings.name, generator, refit)]):
+            await until_stopped(context.stop, generator.run(), refit.run(), worker.run())
+
+
+def token_counter(metrics: Metrics) -> Callable[[EngineLoad], None]:
+    """Counts what the engine has run since it was told last."""
+    seen = EngineLoad()
+
+    def observe(load: EngineLoad) -> None:
+        nonlocal seen
+        metrics.engine_tokens.labels("generated").inc(load.generated_tokens - seen.generated_tokens)
+        metrics.engine_tokens.labels("prompt").inc(load.prefilled_tokens - seen.prefilled_tokens)
+        seen = load
+
+    return observe
+
+
+def _described(generator: Generator, refit: RefitWorker) -> dict[str, Any]:
+    return {
+        "version": refit.current.version if refit.current is not None else None,
+        "running": generator.load.running,
+        "waiting": generator.load.waiting,
+        "quarantined": refit.quarantined,
+    }
+
+
+def main(argv: list[str]) -> int:
+    return run(serve, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

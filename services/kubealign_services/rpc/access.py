@@ -1,0 +1,81 @@
+"""Who may call what: the contract names the roles of each method, the caller's certificate names its role."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf import descriptor_pool
+
+from kubealign.v1 import options_pb2
+from kubealign_services.rpc.errors import InvalidRequest, Refused
+from kubealign_services.rpc.handlers import surrounded
+
+# What belongs to gRPC itself is open to every role of the job.
+OPEN_SERVICES = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection")
+# They last as long as their caller wishes.
+_ENDLESS = ("/grpc.health.v1.Health/Watch", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+_IDENTITY = "spiffe://kubealign/"
+
+
+@cache
+def roles_of(method: str) -> frozenset[str]:
+    """The roles that may call `/package.Service/Method`, by its `callers` option; none where it has no such
+    option."""
+    service, _, name = method.removeprefix("/").rpartition("/")
+    try:
+        descriptor = descriptor_pool.Default().FindMethodByName(f"{service}.{name}")
+    except KeyError:
+        return frozenset()
+    extension: Any = options_pb2.callers
+    return frozenset(descriptor.GetOptions().Extensions[extension].roles)
+
+
+def role_of(names: Iterable[bytes]) -> str | None:
+    """The role in a certificate's names (see kubealign.security.authority); None: it has none."""
+    for name in names:
+        identity = name.decode(errors="replace")
+        if identity.startswith(_IDENTITY) and identity.count("/") == 4:
+            return identity.rpartition("/")[2]
+    return None
+
+
+class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Refuses who may not call, and calls without a deadline."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+
+        @asynccontextmanager
+        async def around(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
+            role = role_of(context.auth_context().get("x509_subject_alternative_name", ()))
+            refusal = refusal_of(method, role)
+            if refusal:
+                raise Refused(refusal)
+            if context.time_remaining() is None and method not in _ENDLESS:
+                raise InvalidRequest(f"{method} was called without a deadline: set one")
+            yield
+
+        return surrounded(handler, around)
+
+
+def refusal_of(method: str, role: str | None) -> str:
+    """Why the role may not call the method; empty: it may."""
+    service = method.removeprefix("/").rpartition("/")[0]
+    if service in OPEN_SERVICES:
+        return ""
+    allowed = roles_of(method)
+    if role in allowed:
+        return ""
+    who = f"the role {role}" if role else "a certificate that names no role"
+    may = f"only {', '.join(sorted(allowed))} may" if allowed else "the contract lets no role do so"
+    return f"{who} may not call {method}: {may}"

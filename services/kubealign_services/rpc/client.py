@@ -1,0 +1,169 @@
+"""Calling another role: every call has a deadline, and every failure says who did not do what."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from kubealign.process import TlsFiles
+from kubealign_services.rpc.errors import Status, Unreachable, exception_of
+from kubealign_services.rpc.report import KIND
+from kubealign_services.rpc.server import OPTIONS
+
+_OPTIONS = (
+    *OPTIONS,
+    # A restarted role is found again within two seconds, not within gRPC's two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Under the same name it may have another address by then; gRPC would ask every half minute at most.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+)
+_PROBE_SECONDS = 5.0
+# After this long without a connection a channel is replaced: one whose name led nowhere for some time asks
+# for it again only every two minutes, and that cannot be set.
+_RENEW_SECONDS = 10.0
+_PAUSE_SECONDS = 0.1
+
+
+def connect(address: str, tls: TlsFiles) -> grpc.aio.Channel:
+    """A channel to host:port. Connects with the first call."""
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=tls.ca.read_bytes(),
+        private_key=tls.key.read_bytes(),
+        certificate_chain=tls.certificate.read_bytes(),
+    )
+    return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a peer says of itself; connected: whether it was the peer that said so."""
+
+    serves: bool
+    connected: bool
+    words: str
+
+
+async def _answer(channel: grpc.aio.Channel, deadline: float) -> _Answer:
+    """Ask until it serves, or until the deadline (of the loop's clock); the last answer."""
+    stub = health_pb2_grpc.HealthStub(channel)
+    loop = asyncio.get_running_loop()
+    answer = _Answer(serves=False, connected=False, words="no answer")
+    while (left := deadline - loop.time()) > 0:
+        try:
+            reply = await stub.Check(
+                health_pb2.HealthCheckRequest(), timeout=min(left, _PROBE_SECONDS), wait_for_ready=True
+            )
+        except grpc.aio.AioRpcError as error:
+            answer = _Answer(False, False, error.details() or error.code().name)
+        else:
+            if reply.status == health_pb2.HealthCheckResponse.SERVING:
+                return _Answer(True, True, "it serves")
+            answer = _Answer(False, True, "it is not ready")
+        await asyncio.sleep(_PAUSE_SECONDS)
+    return answer
+
+
+class Peer:
+    """Another role at one address.
+
+        async with Peer("trainer", address, tls, TrainerStub) as trainer:
+            reply = await trainer.call("TrainStep", request, timeout=600.0)
+
+    what: as messages call it. stub: a generated `...Stub` class."""
+
+    def __init__(
+        self, what: str, address: str, tls: TlsFiles, stub: Callable[[grpc.aio.Channel], Any]
+    ) -> None:
+        self.what = what
+        self.address = address
+        self._tls = tls
+        self._stub_class = stub
+        self._connect()
+
+    def _connect(self) -> None:
+        self._channel = connect(self.address, self._tls)
+        self._stub = self._stub_class(self._channel)
+
+    async def call(self, method: str, request: Message, timeout: float) -> Any:
+        """Call a unary method; the reply. Raises Unreachable, and what the other end raised (see
+        rpc.errors)."""
+        try:
+            return await getattr(self._stub, method)(request, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error, method, timeout) from error
+
+    async def stream(self, method: str, request: Message, timeout: float) -> AsyncGenerator[Any]:
+        """Call a method that answers with a stream, all of which must come within `timeout` seconds.
+        Raises as `call` does."""
+        call = getattr(self._stub, method)(request, timeout=timeout)
+        try:
+            async for reply in call:
+                yield reply
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error, method, timeout) from error
+        finally:
+            call.cancel()
+
+    async def ready(self, timeout: float) -> None:
+        """Wait until it serves, wherever its name leads by then. Breaks off other calls of this peer while it
+        cannot be reached. Raises Unreachable."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            answer = await _answer(self._channel, min(deadline, loop.time() + _RENEW_SECONDS))
+            if answer.serves:
+                return
+            if loop.time() >= deadline:
+                raise Unreachable(
+                    f"{self.what} at {self.address} was not ready within {timeout:g} s: {answer.words}"
+                )
+            if not answer.connected:
+                await self._channel.close()
+                self._connect()
+
+    async def lost(self) -> None:
+        """Wait for as long as it serves. Raises Unreachable as soon as it ends, breaks or says that it does
+        not serve."""
+        stub = health_pb2_grpc.HealthStub(self._channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        cause = "it ended"
+        try:
+            async for reply in watch:
+                if reply.status != health_pb2.HealthCheckResponse.SERVING:
+                    cause = "it no longer serves"
+                    break
+        except grpc.aio.AioRpcError as error:
+            cause = error.details() or error.code().name
+        finally:
+            watch.cancel()
+        raise Unreachable(f"{self.what} at {self.address} was lost: {cause}")
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _failure(self, error: grpc.aio.AioRpcError, method: str, timeout: float) -> Exception:
+        """What the caller is told."""
+        who = f"{self.what} at {self.address}"
+        code, details = error.code(), error.details() or error.code().name
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return Unreachable(f"{who} did not answer {method} within {timeout:g} s")
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+            return Unreachable(f"{who} could not be reached for {method}: {details}")
+        kind = dict(error.trailing_metadata() or ()).get(KIND, "")
+        return exception_of(Status(code, str(kind), f"{self.what} {method}: {details}"))

@@ -1,0 +1,38 @@
+"""Putting something around every handler of a gRPC server, whatever its kind."""
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import grpc
+import grpc.aio
+
+Surround = Callable[[grpc.aio.ServicerContext], AbstractAsyncContextManager[None]]
+
+
+def surrounded(handler: grpc.RpcMethodHandler, around: Surround) -> grpc.RpcMethodHandler:
+    """The same handler, run within `around(context)` from its first line to its last."""
+    kinds = {
+        (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
+        (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
+        (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
+        (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
+    }
+    attribute, make = kinds[bool(handler.request_streaming), bool(handler.response_streaming)]
+    inner = getattr(handler, attribute)
+
+    async def once(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        async with around(context):
+            return await inner(request, context)
+
+    async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        async with around(context):
+            async for reply in inner(request, context):
+                yield reply
+
+    return make(
+        stream if inspect.isasyncgenfunction(inner) else once,
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
+    )

@@ -1,0 +1,71 @@
+"""The end of every call: exceptions become statuses, and each call is counted and timed by its status."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+
+from kubealign_services.rpc.errors import status_of
+from kubealign_services.rpc.handlers import surrounded
+
+log = logging.getLogger(__name__)
+
+#: Trailing metadata with the name of the exception.
+KIND = "kubealign-error"
+
+#: Called after each call with its method (/package.Service/Method), the name of its status code, and seconds.
+Observe = Callable[[str, str, float], None]
+
+
+class ReportInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Outermost: what the other interceptors refuse is counted too."""
+
+    def __init__(self, observe: Observe) -> None:
+        self._observe = observe
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+
+        @asynccontextmanager
+        async def around(context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
+            begin = time.monotonic()
+            code = grpc.StatusCode.OK
+            try:
+                yield
+            except grpc.aio.AbortError:
+                code = _code_of(context)
+                raise
+            except (asyncio.CancelledError, GeneratorExit):
+                code = grpc.StatusCode.CANCELLED
+                raise
+            except Exception as error:
+                status = status_of(error)
+                code = status.code
+                level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.WARNING
+                trace = code is grpc.StatusCode.INTERNAL
+                log.log(
+                    level, "a call failed", exc_info=trace, extra={"method": method, "error": status.message}
+                )
+                await context.abort(code, status.message, ((KIND, status.kind),))
+            finally:
+                self._observe(method, code.name, time.monotonic() - begin)
+
+        return surrounded(handler, around)
+
+
+def _code_of(context: grpc.aio.ServicerContext) -> grpc.StatusCode:
+    """gRPC's context holds the number of the status that it was aborted with."""
+    code = context.code()
+    named = (known for known in grpc.StatusCode if known is code or known.value[0] == code)
+    return next(named, grpc.StatusCode.UNKNOWN)

@@ -1,0 +1,218 @@
+"""The process that runs one reward function: `python -m kubealign_services.scoring.child FUNCTION`.
+
+FUNCTION is JSON: {"module": "package.module:name"} or {"file": PATH, "name": NAME}. The protocol goes over
+what were standard input and output; the function's own prints go to standard error. The process ends when
+its input does, or its parent, whatever the function is doing.
+"""
+
+import ctypes
+import importlib
+import importlib.util
+import inspect
+import json
+import math
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO
+
+from kubealign_services.scoring.protocol import Failure
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Refused(Exception):
+    """An answer to the parent instead of rewards."""
+
+    def __init__(self, kind: Failure, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until the input ends."""
+    _die_with_parent()
+    requests, replies = _private_pipes()
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests, lines), daemon=True).start()
+    try:
+        function = load(json.loads(argv[1]))
+    except Refused as refusal:
+        _reply(replies, {"error": refusal.kind, "message": str(refusal)})
+        return 1
+    _reply(replies, {"rewards": []})
+    while True:
+        request = json.loads(lines.get())
+        try:
+            rewards = call(function, request["prompts"], request["responses"], request["columns"])
+        except Refused as refusal:
+            _reply(replies, {"error": refusal.kind, "message": str(refusal)})
+        else:
+            _reply(replies, {"rewards": rewards})
+
+
+def load(named: dict[str, str]) -> Callable[..., Any]:
+    """The function that is named. Raises Refused where it cannot be had; says what the file does define."""
+    if "module" in named:
+        module_name, _, name = named["module"].partition(":")
+    else:
+        name = named["name"]
+    try:
+        module = (
+            importlib.import_module(module_name) if "module" in named else _module_of(Path(named["file"]))
+        )
+    except (Exception, SystemExit) as error:
+        raise Refused(Failure.MISSING, f"cannot be imported: {_said(error)}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        defined = ", ".join(_defined(module)) or "none"
+        raise Refused(Failure.MISSING, f"is not defined there; it defines: {defined}")
+    return function  # type: ignore[no-any-return]
+
+
+def call(
+    function: Callable[..., Any], prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
+) -> list[float]:
+    """One finite number a response. Raises Refused where the function raises or gives something else."""
+    accepted = _accepted(function, columns)
+    try:
+        given = function(prompts, responses, **accepted)
+    except (Exception, SystemExit) as error:
+        count = f"{len(responses)} response{'s' if len(responses) != 1 else ''}"
+        raise Refused(Failure.RAISED, f"raised on {count}: {_said(error)}") from error
+    return _numbers(given, len(responses))
+
+
+def _accepted(function: Callable[..., Any], columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The columns that the function takes by name; all others but those that its two first parameters
+    hide, where it takes any."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return columns
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise Refused(
+            Failure.BAD,
+            f"takes {inspect.signature(function)}; a reward takes (prompts, responses, **columns)",
+        )
+    first_two = {p.name for p in positional[:2]}
+    wanted = [p for p in named if p.name not in first_two]
+    for parameter in wanted:
+        if parameter.default is parameter.empty and parameter.name not in columns:
+            there = ", ".join(sorted(columns)) or "none"
+            raise Refused(
+                Failure.BAD,
+                f"asks for a column {parameter.name!r} that the data does not have; there are: {there}",
+            )
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return {name: column for name, column in columns.items() if name not in first_two}
+    return {p.name: columns[p.name] for p in wanted if p.name in columns}
+
+
+def _numbers(given: Any, wanted: int) -> list[float]:
+    if hasattr(given, "tolist"):
+        given = given.tolist()
+    if not isinstance(given, list | tuple):
+        raise Refused(Failure.BAD, f"returned {_shown(given)}, not a list of {wanted} numbers")
+    if len(given) != wanted:
+        raise Refused(Failure.BAD, f"returned {len(given)} rewards for {wanted} responses")
+    return [_number(value, index) for index, value in enumerate(given)]
+
+
+def _number(value: Any, index: int) -> float:
+    if hasattr(value, "item"):
+        try:
+            value = value.item()
+        except (ValueError, RuntimeError) as error:
+            raise Refused(
+                Failure.BAD, f"returned {_shown(value)} for response {index}: not one number"
+            ) from error
+    if not isinstance(value, int | float):
+        raise Refused(Failure.BAD, f"returned {_shown(value)} for response {index}, not a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise Refused(Failure.BAD, f"returned {number} for response {index}; a reward is a finite number")
+    return number
+
+
+def _module_of(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    # As `python FILE` would: what lies beside the file can be imported.
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _defined(module: ModuleType) -> list[str]:
+    return sorted(
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    )
+
+
+def _said(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((frame for frame in reversed(frames) if not frame.filename.startswith("<frozen")), None)
+    here = Path(__file__).name
+    where = (
+        f" ({last.filename}, line {last.lineno}: {last.line})"
+        if last and Path(last.filename).name != here
+        else ""
+    )
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return f"{shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__})"
+
+
+def _reply(replies: BinaryIO, message: dict[str, Any]) -> None:
+    replies.write(json.dumps(message).encode() + b"\n")
+    replies.flush()
+
+
+def _read(requests: BinaryIO, lines: "queue.SimpleQueue[bytes]") -> None:
+    for line in requests:
+        lines.put(line)
+    # The parent has closed the pipe or is gone; the function may never return.
+    os._exit(0)
+
+
+def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """The protocol's two ends, out of the function's reach: its input is empty, its output goes to
+    standard error."""
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, replies
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

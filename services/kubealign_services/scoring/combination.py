@@ -1,0 +1,101 @@
+"""Rewards by source to one reward a sequence: standardised, clipped, weighted, summed. Pure but for
+`state`.
+
+The state holds the moments of each source's own rewards, as JSON: name -> {count, mean, squares}, where
+squares is the sum of squared distances from the mean. Batches are merged by Chan, Golub and LeVeque 1979,
+so resuming loses nothing.
+"""
+
+import math
+from collections.abc import MutableMapping, Sequence
+
+import torch
+from torch import Tensor
+
+from kubealign.spec.rewards import Reward, Standardize
+from kubealign_services.batch.packed import Batch
+
+Moments = dict[str, float]
+
+# Below this share of the mean's size, a deviation is rounding.
+_ROUNDING = 1e-9
+
+
+def combine(
+    batch: Batch, rewards: Sequence[Reward], step: int, state: MutableMapping[str, Moments]
+) -> dict[str, float]:
+    """Add the sequence column `rewards` (float32 [S]), the weighted sum over the sources; return the
+    step's metrics.
+
+    Reads the sequence columns reward.NAME (any floating dtype [S]) and truncated (uint8 [S]). step: from 1.
+    `state` is changed. Of each source: (reward - mean) / std, then the clip, then truncated_value in place
+    of what a response that did not end got; such responses do not count in the moments. A source whose
+    rewards are all alike is divided by 1, and firstSteps goes on counting until they differ: a deviation of
+    zero would be kept for ever.
+
+    Metrics: reward/mean, reward/std of the sum; reward/NAME/mean, reward/NAME/std of a source as it came;
+    deviations are the population's.
+    """
+    truncated = batch.sequence("truncated").bool()
+    total = torch.zeros(len(batch), dtype=torch.float64)
+    metrics: dict[str, float] = {}
+    for reward in rewards:
+        raw = batch.sequence(f"reward.{reward.name}").double()
+        metrics |= _figures(f"reward/{reward.name}", raw)
+        total += reward.weight * _transformed(raw, truncated, reward, step, state)
+    batch.sequence_columns["rewards"] = total.float()
+    return _figures("reward", total) | metrics
+
+
+def merged(moments: Moments, values: Tensor) -> Moments:
+    """The moments with these values [N] counted in."""
+    count = moments["count"] + len(values)
+    if len(values) == 0:
+        return dict(moments)
+    mean = float(values.mean())
+    distance = mean - moments["mean"]
+    return {
+        "count": count,
+        "mean": moments["mean"] + distance * len(values) / count,
+        "squares": moments["squares"]
+        + float((values - mean).square().sum())
+        + distance**2 * moments["count"] * len(values) / count,
+    }
+
+
+def _transformed(
+    raw: Tensor, truncated: Tensor, reward: Reward, step: int, state: MutableMapping[str, Moments]
+) -> Tensor:
+    value = raw
+    if reward.standardize is not None:
+        counted = raw if reward.truncated_value is None else raw[~truncated]
+        mean, std = _moments(reward.name, reward.standardize, counted, step, state)
+        value = (raw - mean) / std
+    if reward.clip is not None:
+        value = value.clamp(-reward.clip, reward.clip)
+    if reward.truncated_value is not None:
+        value = torch.where(truncated, torch.full_like(value, reward.truncated_value), value)
+    return value
+
+
+def _moments(
+    name: str, how: Standardize, counted: Tensor, step: int, state: MutableMapping[str, Moments]
+) -> tuple[float, float]:
+    if how.fixed is not None:
+        return how.fixed.mean, how.fixed.std
+    moments = state.get(name, {"count": 0.0, "mean": 0.0, "squares": 0.0})
+    if how.first_steps is None or step <= how.first_steps.steps or _deviation(moments) == 0:
+        moments = merged(moments, counted)
+        state[name] = moments
+    return moments["mean"], _deviation(moments) or 1.0
+
+
+def _deviation(moments: Moments) -> float:
+    if moments["count"] == 0:
+        return 0.0
+    std = math.sqrt(moments["squares"] / moments["count"])
+    return std if std > _ROUNDING * max(1.0, abs(moments["mean"])) else 0.0
+
+
+def _figures(name: str, values: Tensor) -> dict[str, float]:
+    return {f"{name}/mean": float(values.mean()), f"{name}/std": float(values.std(correction=0))}

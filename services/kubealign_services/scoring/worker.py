@@ -1,0 +1,75 @@
+"""Pulls rollouts from the bus and publishes what a scorer says of them: the elastic side of reward and
+reference.
+
+A rollout is acknowledged after its score is published. A scorer that fails is a result too: the score says
+why.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.bus.contract import Bus
+from kubealign_services.bus.keepalive import in_hand
+
+_PULL = 64
+_PULL_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+#: Scores rollouts, one score each, in their order.
+Scorer = Callable[[Sequence[rollout_pb2.Rollout]], Awaitable[list[scoring_pb2.Score]]]
+
+
+class ScoreWorker:
+    """Shares the rollouts with all workers of the same consumer name; takes only those made for one of
+    `purposes`."""
+
+    def __init__(self, bus: Bus, consumer: str, purposes: frozenset[str], scorer: Scorer) -> None:
+        self._bus = bus
+        self._consumer = consumer
+        self._purposes = purposes
+        self._scorer = scorer
+        self._fence = 0
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            deliveries = await self._bus.pull("rollouts", self._consumer, _PULL, _PULL_SECONDS)
+            if not deliveries:
+                continue
+            async with in_hand(deliveries, self._bus.ack_wait):
+                rollouts = [rollout_pb2.Rollout.FromString(delivery.data) for delivery in deliveries]
+                for score in await self._scores(rollouts):
+                    await self._bus.publish("scores", score.SerializeToString(), message_id(score))
+            for delivery in deliveries:
+                await delivery.ack()
+
+    async def _scores(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        self._fence = max([self._fence, *(rollout.fence for rollout in rollouts)])
+        wanted = [
+            rollout
+            for rollout in rollouts
+            if rollout.fence == self._fence
+            and rollout.purpose in self._purposes
+            and rollout.finish_reason != rollout_pb2.FINISH_REASON_FAILED
+        ]
+        return await self._scorer(wanted) if wanted else []
+
+
+def score_for(rollout: rollout_pb2.Rollout, source: str, worker: str) -> scoring_pb2.Score:
+    """An empty score that names its rollout."""
+    return scoring_pb2.Score(
+        fence=rollout.fence,
+        group_id=rollout.group_id,
+        attempt=rollout.attempt,
+        sample=rollout.sample,
+        digest=rollout.sequence.digest,
+        source=source,
+        worker=worker,
+    )
+
+
+def message_id(score: scoring_pb2.Score) -> str:
+    """The same for every copy of a score: the bus keeps the first."""
+    return f"{score.fence}:{score.source}:{score.group_id}:{score.attempt}:{score.sample}:{score.digest}"

@@ -1,0 +1,52 @@
+"""Logs: the standard library's logging, one JSON line an event.
+
+`log.info("step done", extra={"step": 7})` gives
+{"time":"2026-01-31T12:00:00.000Z","level":"info","job":...,"role":...,"process":...,"message":"step
+done","step":7}.
+"""
+
+import logging
+from datetime import UTC, datetime
+from typing import TextIO
+
+from kubealign_services.telemetry.plain import to_json
+
+# What a record has of itself; anything else on it came from `extra`.
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# They tell of each request; what goes wrong they still tell.
+_TALKATIVE = ("asyncio", "datasets", "filelock", "fsspec", "grpc", "httpx", "nats", "urllib3")
+
+
+class JsonFormatter(logging.Formatter):
+    """Each record as one line, with the process's own names."""
+
+    def __init__(self, job: str, role: str, process: str) -> None:
+        super().__init__()
+        self._names = {"job": job, "role": role, "process": process}
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        event = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            **self._names,
+            "message": record.getMessage(),
+            "logger": record.name,
+        }
+        event.update({name: held for name, held in vars(record).items() if name not in _OWN})
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            event["stack"] = record.stack_info
+        return to_json(event)
+
+
+def set_up_logs(job: str, role: str, process: str, stream: TextIO, level: int = logging.INFO) -> None:
+    """Send every log of this process to `stream`, warnings of the warnings module included. Replaces what
+    was set up."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter(job, role, process))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)

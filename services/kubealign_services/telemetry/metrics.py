@@ -1,0 +1,109 @@
+"""Prometheus metrics of one process, behind mutual TLS. Names and meaning of the step metrics:
+docs/metrics.md."""
+
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
+
+from kubealign.process import TlsFiles
+from kubealign_services.rpc.server import PortInUse
+
+_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0, 600.0, 3600.0)
+
+
+class Metrics:
+    """What a role counts. Each process has one."""
+
+    def __init__(self, job: str, role: str, process: str) -> None:
+        self.registry = CollectorRegistry()
+        Info("kubealign_process", "The process that these metrics are of.", registry=self.registry).info(
+            {"job": job, "role": role, "process": process}
+        )
+        self._rpc_seconds = Histogram(
+            "kubealign_rpc_seconds",
+            "Seconds of the calls answered.",
+            ("method", "code"),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        #: subject; event: published, delivered, acknowledged, returned, rejected.
+        self.bus_messages = Counter(
+            "kubealign_bus_messages", "Messages of the bus.", ("subject", "event"), registry=self.registry
+        )
+        #: kind: prompt, generated.
+        self.engine_tokens = Counter(
+            "kubealign_engine_tokens",
+            "Tokens that the rollout engine ran.",
+            ("kind",),
+            registry=self.registry,
+        )
+        self.train_step_seconds = Histogram(
+            "kubealign_train_step_seconds",
+            "Seconds of a TrainStep.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._step_metrics = Gauge(
+            "kubealign_step", "The last step's metrics, by name.", ("name",), registry=self.registry
+        )
+
+    def observe_rpc(self, method: str, code: str, seconds: float) -> None:
+        """One call answered."""
+        self._rpc_seconds.labels(method.removeprefix("/"), code).observe(seconds)
+
+    def set_step(self, values: Mapping[str, float]) -> None:
+        """The metrics of the step just done."""
+        for name, value in values.items():
+            self._step_metrics.labels(name).set(value)
+
+
+class MetricsServer:
+    """Serves /metrics over HTTPS, to certificates of the job alone, while its context is open.
+
+    listen: host:port. Raises PortInUse."""
+
+    def __init__(self, listen: str, tls: TlsFiles, metrics: Metrics) -> None:
+        host, _, port = listen.rpartition(":")
+        self._listen = listen
+        self._address = host.strip("[]"), int(port)
+        self._tls = tls
+        self._metrics = metrics
+        self._running: tuple[WSGIServer, threading.Thread] | None = None
+
+    @property
+    def port(self) -> int:
+        """That it really listens at."""
+        return self._address[1] if self._running is None else self._running[0].server_port
+
+    def __enter__(self) -> Self:
+        host, port = self._address
+        try:
+            self._running = start_http_server(
+                port,
+                addr=host,
+                registry=self._metrics.registry,
+                certfile=str(self._tls.certificate),
+                keyfile=str(self._tls.key),
+                client_cafile=str(self._tls.ca),
+                client_auth_required=True,
+            )
+        except OSError as error:
+            raise PortInUse(
+                f"cannot serve metrics at {self._listen}: end the process that has it, "
+                f"or choose another port ({error})"
+            ) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._running is not None:
+            server, thread = self._running
+            self._running = None
+            server.shutdown()
+            server.server_close()
+            thread.join(timeout=5)

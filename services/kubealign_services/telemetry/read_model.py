@@ -1,0 +1,179 @@
+"""The read model in Redis: what displays show. Never the truth: whoever writes here waits for nothing and
+fails at nothing.
+
+Keys, after the job's prefix:
+  status               hash: phase, step, max_steps, fence, weight_version, waiting_for, started_at,
+  updated_at, message metrics              stream, one entry a step: step, fence, json (object of numbers)
+  samples              stream of the newest: step, json (see ReadModel.sample) heartbeat:PROCESS    JSON
+  string that expires when its process no longer refreshes it
+
+Times are Unix seconds. A number that JSON lacks is the text "nan", "inf" or "-inf".
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from kubealign.process import RedisAccess
+from kubealign_services.telemetry.plain import to_json
+
+log = logging.getLogger(__name__)
+
+SAMPLES_KEPT = 2000
+STEPS_KEPT = 100_000
+HEARTBEAT_SECONDS = 15
+_QUEUE = 10_000
+_BATCH = 500
+_SECONDS = 5.0
+_ENDING_SECONDS = 0.2
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+
+@dataclass
+class _Unsent:
+    """Newest values by key, and events in their order."""
+
+    status: dict[str, str] = field(default_factory=dict)
+    heartbeats: dict[str, str] = field(default_factory=dict)
+    events: deque[tuple[str, int, dict[str, str]]] = field(default_factory=deque)
+
+    def __bool__(self) -> bool:
+        return bool(self.status or self.heartbeats or self.events)
+
+
+class ReadModel:
+    """Writes in the background while its context is open. Every method returns at once."""
+
+    def __init__(self, access: RedisAccess) -> None:
+        self._access = access
+        self._unsent = _Unsent()
+        self._news = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+        #: Entries given up: the queue was full, or the end came with Redis away.
+        self.dropped = 0
+
+    def status(self, **fields: str | int | float) -> None:
+        """Set fields of the job's status; the others stay as they are."""
+        named = {**fields, "updated_at": time.time()}
+        self._unsent.status.update({name: str(held) for name, held in named.items()})
+        self._news.set()
+
+    def metrics(self, step: int, fence: int, values: Mapping[str, float]) -> None:
+        """The metrics of a step."""
+        entry = {"step": str(step), "fence": str(fence), "json": to_json(dict(values))}
+        self._append("metrics", STEPS_KEPT, entry)
+
+    def sample(self, step: int, sample: Mapping[str, Any]) -> None:
+        """One response of a step: prompt, response, reward, rewards (by source), weight_version, truncated,
+        group_id, purpose (train or validation)."""
+        self._append("samples", SAMPLES_KEPT, {"step": str(step), "json": to_json(dict(sample))})
+
+    def heartbeat(self, process: str, values: Mapping[str, Any]) -> None:
+        """That the process lives, and what it says of itself."""
+        self._unsent.heartbeats[process] = to_json(dict(values))
+        self._news.set()
+
+    async def __aenter__(self) -> Self:
+        self._writer = asyncio.create_task(self._write())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """What is unsent gets one more try, of a second at most."""
+        if self._writer is not None:
+            # The client's connecting may swallow a cancellation: ask until it has ended.
+            while not self._writer.done():
+                self._writer.cancel()
+                await asyncio.wait([self._writer], timeout=_ENDING_SECONDS)
+        if self._unsent:
+            async with self._client() as client:
+                try:
+                    async with asyncio.timeout(1.0):
+                        await self._send_all(client)
+                except (RedisError, OSError):
+                    self.dropped += len(self._unsent.events)
+        if self.dropped:
+            log.warning("telemetry was dropped: Redis was away", extra={"entries": self.dropped})
+
+    def _append(self, stream: str, kept: int, entry: dict[str, str]) -> None:
+        if len(self._unsent.events) >= _QUEUE:
+            self._unsent.events.popleft()
+            self.dropped += 1
+        self._unsent.events.append((stream, kept, entry))
+        self._news.set()
+
+    def _client(self) -> Redis:
+        return Redis(
+            **self._access.options,
+            socket_timeout=_SECONDS,
+            socket_connect_timeout=_SECONDS,
+            # Ours is the loop in _write.
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=True,
+        )
+
+    async def _write(self) -> None:
+        pause = _FIRST_PAUSE
+        away = False
+        async with self._client() as client:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                try:
+                    await self._send_all(client)
+                except (RedisError, OSError) as error:
+                    if not away:
+                        log.warning("the read model is away: %s", error, extra={"address": self._address})
+                    away = True
+                    self._news.set()
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                else:
+                    if away:
+                        log.info("the read model is back", extra={"address": self._address})
+                    away, pause = False, _FIRST_PAUSE
+
+    @property
+    def _address(self) -> str:
+        return f"{self._access.host}:{self._access.port}"
+
+    async def _send_all(self, client: Redis) -> None:
+        while self._unsent:
+            await self._send(client)
+
+    async def _send(self, client: Redis) -> None:
+        """One transaction. What was sent leaves the queue when Redis has it."""
+        prefix = self._access.prefix
+        status, heartbeats = dict(self._unsent.status), dict(self._unsent.heartbeats)
+        events = [self._unsent.events[index] for index in range(min(_BATCH, len(self._unsent.events)))]
+        dropped = self.dropped
+        async with client.pipeline(transaction=True) as pipeline:
+            batch: Any = pipeline
+            if status:
+                batch.hset(f"{prefix}status", mapping=dict(status))
+            for process, text in heartbeats.items():
+                batch.set(f"{prefix}heartbeat:{process}", text, ex=HEARTBEAT_SECONDS)
+            for stream, kept, entry in events:
+                batch.xadd(f"{prefix}{stream}", dict(entry), maxlen=kept, approximate=True)
+            await batch.execute()
+        unsent = self._unsent
+        for name, held in status.items():
+            if unsent.status.get(name) == held:
+                del unsent.status[name]
+        for process, text in heartbeats.items():
+            if unsent.heartbeats.get(process) == text:
+                del unsent.heartbeats[process]
+        # Those dropped meanwhile, at the same end, were among these.
+        for _ in range(len(events) - (self.dropped - dropped)):
+            unsent.events.popleft()

@@ -1,0 +1,71 @@
+"""The Trainer service: the wire's calls, each handed to the group of ranks."""
+
+from collections.abc import AsyncIterator
+
+import grpc
+
+from kubealign.v1 import refit_pb2, trainer_pb2_grpc, training_pb2
+from kubealign_services.refit.publisher import WeightsPublisher
+from kubealign_services.rpc.errors import NotFound
+from kubealign_services.training.serving import Commander
+
+
+class TrainerServicer(trainer_pb2_grpc.TrainerServicer):
+    """Rank 0 serves it. Errors are mapped to status codes by the server's interceptor."""
+
+    def __init__(self, commander: Commander, publisher: WeightsPublisher | None) -> None:
+        self._commander = commander
+        self._publisher = publisher
+
+    async def Describe(
+        self, request: training_pb2.DescribeRequest, context: grpc.aio.ServicerContext
+    ) -> training_pb2.TrainingState:
+        return await self._commander.run("Describe", request, training_pb2.TrainingState)
+
+    async def Load(
+        self, request: training_pb2.LoadRequest, context: grpc.aio.ServicerContext
+    ) -> training_pb2.TrainingState:
+        return await self._commander.run("Load", request, training_pb2.TrainingState)
+
+    async def TrainStep(
+        self, request: training_pb2.TrainStepRequest, context: grpc.aio.ServicerContext
+    ) -> training_pb2.TrainStepReply:
+        return await self._commander.run("TrainStep", request, training_pb2.TrainStepReply)
+
+    async def Evaluate(
+        self, request: training_pb2.EvaluateRequest, context: grpc.aio.ServicerContext
+    ) -> training_pb2.EvaluateReply:
+        return await self._commander.run("Evaluate", request, training_pb2.EvaluateReply)
+
+    async def Logprobs(
+        self, request: training_pb2.ForwardRequest, context: grpc.aio.ServicerContext
+    ) -> training_pb2.ForwardReply:
+        return await self._commander.run("Forward", request, training_pb2.ForwardReply)
+
+    async def ReferenceLogprobs(
+        self, request: training_pb2.ForwardRequest, context: grpc.aio.ServicerContext
+    ) -> training_pb2.ForwardReply:
+        return await self._commander.run("ReferenceLogprobs", request, training_pb2.ForwardReply)
+
+    async def Save(
+        self, request: training_pb2.SaveRequest, context: grpc.aio.ServicerContext
+    ) -> training_pb2.SaveReply:
+        return await self._commander.save(request)
+
+    async def Export(
+        self, request: training_pb2.ExportRequest, context: grpc.aio.ServicerContext
+    ) -> training_pb2.ExportReply:
+        return await self._commander.export(request)
+
+    async def PublishWeights(
+        self, request: refit_pb2.PublishWeightsRequest, context: grpc.aio.ServicerContext
+    ) -> refit_pb2.WeightsAnnouncement:
+        return await self._commander.run("PublishWeights", request, refit_pb2.WeightsAnnouncement)
+
+    async def FetchWeights(
+        self, request: refit_pb2.FetchWeightsRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[refit_pb2.WeightsChunk]:
+        if self._publisher is None:
+            raise NotFound("this job broadcasts no weights: nothing in it samples")
+        for chunk in self._publisher.chunks(request):
+            yield chunk

@@ -1,0 +1,76 @@
+"""What a training backend is: forward passes and updates of one model, over however many ranks.
+
+Every method is called on all ranks, in the same order, with the same arguments, and returns the same on all
+of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.batch.packed import Batch
+
+
+class Head(StrEnum):
+    """What stands on the trunk. LANGUAGE_MODEL: the vocabulary. VALUE: a scalar for each state. SCORE: a
+    scalar head beside the vocabulary's (a reward model in training may use both)."""
+
+    LANGUAGE_MODEL = "language_model"
+    VALUE = "value"
+    SCORE = "score"
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """How one TrainStep is cut: epochs over the batch, each in minibatches (one optimiser step each) in an
+    order drawn from seed."""
+
+    epochs: int
+    minibatch_sequences: int
+    seed: int
+
+
+class NonFiniteLoss(ArithmeticError):
+    """The loss or the gradient's norm is NaN or infinite. The weights are as before the minibatch."""
+
+
+class Diverged(ArithmeticError):
+    """The model's log-probabilities are NaN or infinite: its weights are of no use any more."""
+
+
+class CorruptCheckpoint(ValueError):
+    """A checkpoint file is missing, cut short, altered, or another model's. The message names the file."""
+
+
+class TrainingBackend(Protocol):
+    """One model, trained."""
+
+    def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
+        """Update the weights. Returns the objective's sums and `loss`, each a minibatch's figure averaged
+        over the optimiser steps, the largest of its maxima, `gradient_norm` (before clipping, mean),
+        `learning_rate` (last). Raises NonFiniteLoss."""
+
+    def evaluate(self, batch: Batch, objective: Objective) -> dict[str, float]:
+        """The objective's loss and sums over the whole batch as one minibatch, without gradient."""
+
+    def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
+        """Some of logprobs, entropy, values: float32 [T] on the CPU, without gradient, as in ModelOutputs."""
+
+    def snapshot(self) -> Iterator[tuple[str, Tensor]]:
+        """(Hugging Face name, CPU tensor) of every weight, gathered; on ranks other than 0 the tensors are
+        empty."""
+
+    def save(self, directory: Path) -> list[str]:
+        """Write this rank's shard (weights, optimiser, schedule, RNG) as safetensors. Returns the file names
+        it wrote."""
+
+    def load(self, directory: Path) -> None:
+        """Read what `save` wrote, for the same number of ranks. Raises CorruptCheckpoint."""
+
+    def export(self, directory: Path) -> None:
+        """Write a Hugging Face folder (rank 0 writes; all ranks gather)."""

@@ -1,0 +1,161 @@
+"""One trained model at a driver's command: fences, steps that are done once, and what each command does. No
+transport here.
+
+Every rank of a group runs the same commands in the same order (`training.group`), so the state below is the
+same on all. A `TrainStep` repeated under the same fence is answered with the stored reply; a command of an
+older fence is refused, since whoever sent it has been replaced.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from kubealign.v1 import batch_pb2, training_pb2
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.batch.codec import decode, encode_columns
+from kubealign_services.checkpoints.shards import describe_shards
+from kubealign_services.rpc.errors import OutOfOrder, StaleFence
+from kubealign_services.training.contract import TrainingBackend, UpdatePlan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """How this model's TrainSteps are cut into optimiser steps. minibatch_sequences None: the whole batch."""
+
+    epochs: int
+    minibatch_sequences: int | None
+
+
+class TrainingCore:
+    """A model that is trained. `create` makes it with its first weights; `role` and `seed` make its
+    randomness its own."""
+
+    def __init__(
+        self,
+        create: Callable[[], TrainingBackend],
+        objective: Objective,
+        plan: StepPlan,
+        seed: int,
+        role: str,
+        world_size: int,
+    ) -> None:
+        self._create = create
+        self._objective = objective
+        self._plan = plan
+        self._seed = seed
+        self._role = role
+        self._world_size = world_size
+        self._backend: TrainingBackend | None = None
+        self._fence = 0
+        self._step = 0
+        self._driver_state = b""
+        self._last: tuple[int, training_pb2.TrainStepReply] | None = None
+
+    @property
+    def backend(self) -> TrainingBackend:
+        """The model. Raises OutOfOrder before the first Load."""
+        if self._backend is None:
+            raise OutOfOrder(f"the {self._role} has no weights: it was started anew and waits for Load")
+        return self._backend
+
+    def describe(self, request: training_pb2.DescribeRequest) -> training_pb2.TrainingState:
+        """How far this model is. From here on, commands of older fences are refused, queued ones too."""
+        self.check_fence(request.fence)
+        return self._state()
+
+    def _state(self) -> training_pb2.TrainingState:
+        return training_pb2.TrainingState(
+            fence=self._fence,
+            loaded=self._backend is not None,
+            step=self._step,
+            driver_state=self._driver_state,
+            world_size=self._world_size,
+        )
+
+    def check_fence(self, fence: int) -> None:
+        """Raises StaleFence for a number below the highest seen; remembers a higher one."""
+        if fence < self._fence:
+            raise StaleFence(
+                f"fence {fence} has been replaced by {self._fence}: another driver commands this {self._role}"
+            )
+        self._fence = fence
+
+    def load(self, request: training_pb2.LoadRequest) -> training_pb2.TrainingState:
+        """First weights, or a commit's."""
+        self.check_fence(request.fence)
+        self._backend = None
+        self._last = None
+        backend = self._create()
+        if request.directory:
+            backend.load(Path(request.directory))
+        self._backend = backend
+        self._step = request.step
+        self._driver_state = request.driver_state
+        log.info(
+            "weights loaded", extra={"step": request.step, "directory": request.directory or "first weights"}
+        )
+        return self._state()
+
+    def train_step(self, request: training_pb2.TrainStepRequest) -> training_pb2.TrainStepReply:
+        """One step, once. Raises StaleFence, OutOfOrder (no weights, or not the next step), NonFiniteLoss,
+        CorruptBatch."""
+        self.check_fence(request.fence)
+        if self._last is not None and self._last[0] == request.fence and self._step == request.step:
+            return self._last[1]
+        backend = self.backend
+        if request.step != self._step + 1:
+            raise OutOfOrder(
+                f"step {request.step} was asked of a {self._role} that has done {self._step}: "
+                f"the next is {self._step + 1}"
+            )
+        reply = training_pb2.TrainStepReply(step=request.step)
+        if request.update:
+            batch = decode(request.batch)
+            plan = UpdatePlan(
+                epochs=self._plan.epochs,
+                minibatch_sequences=self._plan.minibatch_sequences or len(batch),
+                seed=xxhash.xxh3_64_intdigest(f"{self._seed}:{self._role}:{request.step}".encode()) >> 1,
+            )
+            reply.metrics.values.update(backend.train_step(batch, self._objective, plan))
+        self._step = request.step
+        self._driver_state = request.driver_state
+        self._last = (request.fence, reply)
+        return reply
+
+    def evaluate(self, request: training_pb2.EvaluateRequest) -> training_pb2.EvaluateReply:
+        self.check_fence(request.fence)
+        metrics = self.backend.evaluate(decode(request.batch), self._objective)
+        return training_pb2.EvaluateReply(metrics=batch_pb2.Metrics(values=metrics))
+
+    def forward(self, request: training_pb2.ForwardRequest) -> training_pb2.ForwardReply:
+        self.check_fence(request.fence)
+        columns = self.backend.forward(decode(request.batch), frozenset(request.outputs))
+        blob, digest = encode_columns({f"token.{name}": column for name, column in columns.items()})
+        return training_pb2.ForwardReply(columns=blob, digest=digest)
+
+    def save(self, request: training_pb2.SaveRequest) -> training_pb2.SaveReply:
+        """This rank's shards. The reply of the whole group names every file that the folder then holds for
+        this role."""
+        self.check_fence(request.fence)
+        if request.step != self._step:
+            raise OutOfOrder(f"step {request.step} cannot be saved: the {self._role} stands at {self._step}")
+        self.backend.save(Path(request.directory))
+        return training_pb2.SaveReply()
+
+    def export(self, request: training_pb2.ExportRequest) -> training_pb2.ExportReply:
+        self.check_fence(request.fence)
+        self.backend.export(Path(request.directory))
+        return training_pb2.ExportReply()
+
+
+def shards_in(directory: Path) -> list[training_pb2.Shard]:
+    """What a folder holds, with sizes and digests, once every rank has written its part."""
+    return [
+        training_pb2.Shard(name=shard.name, size_bytes=shard.size_bytes, digest=shard.digest)
+        for shard in describe_shards(directory)
+    ]

@@ -1,0 +1,184 @@
+"""How rank 0 leads the ranks of a model: one queue of commands, run by all in one order.
+
+Rank 0 writes each command (a name and bytes) into the group's store, every rank runs the handler of that
+name, and rank 0 returns its own answer once all have ended. So no two ranks ever enter different collectives.
+A command that fails on some ranks and not on others leaves them apart: the group is then broken, and restarts
+whole.
+"""
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+import torch.distributed as dist
+from torch.distributed import DistError, DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
+
+from kubealign_services.training.rendezvous import GroupLost, meet
+
+log = logging.getLogger(__name__)
+
+Handlers = Mapping[str, Callable[[bytes], bytes]]
+
+# The store refuses values of 8 MiB.
+_PART = 4 << 20
+# How long an idle rank waits before it asks whether rank 0 is there, in seconds. A connection that is closed
+# ends the wait at once; this is for a machine that is gone without a word.
+_IDLE = 60.0
+# How long rank 0 waits at the end for the others to have read that it is the end, in seconds.
+_FAREWELL = 10.0
+_STOP = ""
+
+
+class RankFailed(RuntimeError):
+    """A command failed on another rank, or that rank did not answer in time. The group is broken."""
+
+
+class CommandGroup:
+    """The ranks of one model. A context manager: entering meets the others, leaving ends the group.
+
+    One rank needs no store and no process group. rendezvous: host:port, rank 0's. timeout: seconds that the
+    ranks wait for one another, when they meet, within a collective, and for the slowest one's answer.
+    """
+
+    def __init__(self, rank: int, world_size: int, rendezvous: str | None, timeout: float) -> None:
+        if world_size > 1 and rendezvous is None:
+            raise ValueError(f"{world_size} ranks need a rendezvous, and there is none")
+        self._rank = rank
+        self._world_size = world_size
+        self._rendezvous = rendezvous
+        self._timeout = timeout
+        self._store: Store | None = None
+        self._number = 0
+        self._broken: str | None = None
+
+    def __enter__(self) -> Self:
+        """Meet the other ranks. Raises GroupLost when they do not come, OSError when rank 0's port is in
+        use."""
+        if self._world_size > 1:
+            assert self._rendezvous is not None
+            self._store = meet(self._rank, self._world_size, self._rendezvous, self._timeout)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Rank 0 tells the others that it is the end, unless an error ends it: then they see it vanish."""
+        try:
+            if self._store is not None and self._rank == 0 and error is None and self._broken is None:
+                self._publish(self._store, _STOP, b"")
+                with contextlib.suppress(DistError):
+                    others = [f"left/{rank}" for rank in range(1, self._world_size)]
+                    self._store.wait(others, timedelta(seconds=min(_FAREWELL, self._timeout)))
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            self._store = None
+
+    def run(self, name: str, payload: bytes, handlers: Handlers) -> bytes:
+        """On rank 0: run the handler of that name on every rank, and return rank 0's answer when all have
+        ended.
+
+        Raises what rank 0's handler raises, if the others fail alike; RankFailed, with the other rank's
+        error, if they do not. KeyError for a name without a handler, before anyone runs.
+        """
+        handler = handlers[name]
+        if self._world_size == 1:
+            return handler(payload)
+        if self._store is None or self._rank != 0:
+            raise RuntimeError("commands are run by rank 0, within the group's context")
+        if self._broken is not None:
+            raise RankFailed(f"the group is broken and restarts whole: {self._broken}")
+        number = self._publish(self._store, name, payload)
+        try:
+            answer = handler(payload)
+        except Exception as error:
+            self._compare(self._store, number, name, error)
+            raise
+        self._compare(self._store, number, name, None)
+        return answer
+
+    def follow(self, handlers: Handlers) -> None:
+        """On the other ranks: run what rank 0 says until it says that it is the end.
+
+        A handler's error is told to rank 0, which decides; following goes on. Raises GroupLost when rank 0
+        vanishes.
+        """
+        if self._store is None or self._rank == 0:
+            raise RuntimeError("ranks above 0 follow, within the group's context")
+        try:
+            while True:
+                name, payload = self._next(self._store)
+                if name == _STOP:
+                    self._store.set(f"left/{self._rank}", "")
+                    return
+                outcome = self._outcome(handlers, name, payload)
+                self._store.set(f"result/{self._number}/{self._rank}", json.dumps(outcome))
+        except DistError as error:
+            raise GroupLost(f"rank 0 at {self._rendezvous} is gone") from error
+
+    def _publish(self, store: Store, name: str, payload: bytes) -> int:
+        """Write the command, its parts first. Returns its number."""
+        self._number += 1
+        parts = [payload[first : first + _PART] for first in range(0, len(payload), _PART)]
+        for index, part in enumerate(parts):
+            store.set(f"part/{self._number}/{index}", part)  # type: ignore[arg-type]  # bytes do
+        store.set(f"command/{self._number}", json.dumps({"name": name, "parts": len(parts)}))
+        return self._number
+
+    def _next(self, store: Store) -> tuple[str, bytes]:
+        """Wait for the next command, however long rank 0 has none."""
+        self._number += 1
+        key = f"command/{self._number}"
+        while True:
+            try:
+                store.wait([key], timedelta(seconds=_IDLE))
+                break
+            except DistNetworkError:
+                raise
+            except DistStoreError:
+                # Asked so that an unreachable rank 0 is seen: the answer has a deadline of its own.
+                store.check([key])
+        command = json.loads(store.get(key))
+        parts = (store.get(f"part/{self._number}/{index}") for index in range(command["parts"]))
+        return command["name"], b"".join(parts)
+
+    def _outcome(self, handlers: Handlers, name: str, payload: bytes) -> dict[str, str]:
+        try:
+            handlers[name](payload)
+        except Exception as error:
+            log.exception("a command failed", extra={"command": name, "rank": self._rank})
+            return {"kind": type(error).__name__, "message": str(error)}
+        return {}
+
+    def _compare(self, store: Store, number: int, name: str, mine: Exception | None) -> None:
+        """Wait for the others' outcomes and forget the command. Raises RankFailed where one differs from rank
+        0's."""
+        kind = None if mine is None else type(mine).__name__
+        deadline = time.monotonic() + self._timeout
+        for rank in range(1, self._world_size):
+            key = f"result/{number}/{rank}"
+            try:
+                store.wait([key], timedelta(seconds=max(0.001, deadline - time.monotonic())))
+                outcome = json.loads(store.get(key))
+            except DistError as error:
+                self._broken = f"rank {rank} did not answer {name} within {self._timeout:g} s"
+                raise RankFailed(self._broken) from (mine or error)
+            if outcome.get("kind") != kind:
+                theirs = f"{outcome['kind']}: {outcome['message']}" if outcome else "no error"
+                here = "none" if mine is None else f"{kind}: {mine}"
+                self._broken = f"{name} ended on rank {rank} with {theirs}; on rank 0 with {here}"
+                raise RankFailed(self._broken) from mine
+            store.delete_key(key)
+        self._forget(store, number)
+
+    @staticmethod
+    def _forget(store: Store, number: int) -> None:
+        """Free what the command held."""
+        parts = json.loads(store.get(f"command/{number}"))["parts"]
+        for key in [f"command/{number}", *(f"part/{number}/{index}" for index in range(parts))]:
+            store.delete_key(key)

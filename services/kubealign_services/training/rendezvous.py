@@ -1,0 +1,111 @@
+"""Where the ranks of a group meet: one store at rank 0, and the process group that is made through it."""
+
+import datetime
+import ipaddress
+import os
+import socket
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+_LOOPBACK = "127.0.0.1"
+_TRY_SECONDS = 2.0
+_PAUSE_SECONDS = 0.1
+
+
+class GroupLost(RuntimeError):
+    """The group has ended for this rank: rank 0 is gone, did not come in time, or knows this rank already."""
+
+
+def meet(rank: int, world_size: int, rendezvous: str, timeout: float) -> Store:
+    """Join the group at host:port and make the default process group. Returns the store.
+
+    host is an address, or a name that stands for rank 0 alone and may not be known yet. Rank 0 listens at the
+    address, or for a name at all of its machine's. Raises GroupLost when the others do not come within
+    `timeout` seconds, ValueError for what is not host:port, OSError when the port is in use.
+    """
+    host, _, port = rendezvous.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"rendezvous is {rendezvous!r}; it is host:port")
+    deadline = datetime.timedelta(seconds=timeout)
+    try:
+        store = _store(rank, host, int(port), deadline)
+        if store.add(f"joined/{rank}", 1) > 1:
+            raise GroupLost(
+                f"the group at {rendezvous} has a rank {rank} already: a group starts again as a whole"
+            )
+        _keep_to_loopback(host)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+            store=PrefixStore("ranks", store.clone()),
+            rank=rank,
+            world_size=world_size,
+            timeout=deadline,
+        )
+    except (DistError, TimeoutError) as error:
+        raise GroupLost(
+            f"the {world_size} ranks did not meet at {rendezvous} in {timeout:g} s: {error}"
+        ) from error
+    return store
+
+
+def _store(rank: int, host: str, port: int, deadline: datetime.timedelta) -> TCPStore:
+    if rank > 0:
+        address = _reached(host, port, deadline.total_seconds())
+        return TCPStore(address, port, None, False, deadline, wait_for_workers=False)
+    if _is_address(host):
+        listener = socket.create_server((host, port), family=_family(host))
+        own = host
+    else:
+        # In a cluster a new pod's name leads nowhere at first, or to the pod before it.
+        listener = _everywhere(port)
+        own = _LOOPBACK
+    return TCPStore(
+        own, port, None, True, deadline, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+
+
+def _everywhere(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def _reached(host: str, port: int, timeout: float) -> str:
+    """The address at which rank 0 listens. Raises TimeoutError when nobody does within `timeout` seconds.
+
+    The name is looked up anew for each try, which is short: torch would stay for all of its time with an
+    address that is no longer rank 0's."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=_TRY_SECONDS) as connection:
+                return str(connection.getpeername()[0])
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"rank 0 was not reached: {error}") from error
+        # Neither a name nor a listening socket gives an event before it is there.
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _keep_to_loopback(host: str) -> None:
+    """Ranks of one machine talk over its loopback; gloo would take the address that the machine's name
+    resolves to, which is right between machines."""
+    if _is_address(host) and ipaddress.ip_address(host).is_loopback:
+        loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+        if loopback is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)

@@ -1,0 +1,104 @@
+"""Commands from the wire to all ranks of a group: one queue, one order."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from kubealign.spec.training import Trainer
+from kubealign.v1 import training_pb2
+from kubealign_services.process.context import Context
+from kubealign_services.process.until_stopped import until_stopped
+from kubealign_services.training.core import TrainingCore, shards_in
+from kubealign_services.training.group import CommandGroup, RankFailed
+
+Request = TypeVar("Request", bound=Message)
+Reply = TypeVar("Reply", bound=Message)
+Handler = Callable[[bytes], bytes]
+
+
+def handler(request_type: type[Request], command: Callable[[Request], Reply]) -> Handler:
+    """A command as every rank runs it: bytes in, bytes out."""
+
+    def run(payload: bytes) -> bytes:
+        return command(request_type.FromString(payload)).SerializeToString()
+
+    return run
+
+
+def core_handlers(core: TrainingCore) -> dict[str, Handler]:
+    """The commands that every trained model has."""
+    return {
+        "Describe": handler(training_pb2.DescribeRequest, core.describe),
+        "Load": handler(training_pb2.LoadRequest, core.load),
+        "TrainStep": handler(training_pb2.TrainStepRequest, core.train_step),
+        "Evaluate": handler(training_pb2.EvaluateRequest, core.evaluate),
+        "Forward": handler(training_pb2.ForwardRequest, core.forward),
+        "Save": handler(training_pb2.SaveRequest, core.save),
+        "Export": handler(training_pb2.ExportRequest, core.export),
+    }
+
+
+class Commander:
+    """Rank 0's way to run a command on all ranks. Calls queue on the one thread that computes."""
+
+    def __init__(self, context: Context, group: CommandGroup, handlers: Mapping[str, Handler]) -> None:
+        self._context = context
+        self._group = group
+        self._handlers = handlers
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def broken(self) -> None:
+        """Wait for the group to break: then it has to start again whole. Raises RankFailed."""
+        await self._broken
+
+    async def run(self, name: str, request: Message, reply_type: type[Reply]) -> Reply:
+        """Run it on every rank and return rank 0's reply. Raises what the handler raised."""
+        begun = time.perf_counter()
+        try:
+            answer = await self._context.compute(
+                self._group.run, name, request.SerializeToString(), self._handlers
+            )
+        except RankFailed as error:
+            if not self._broken.done():
+                self._broken.set_exception(error)
+            raise
+        if name == "TrainStep":
+            self._context.metrics.train_step_seconds.observe(time.perf_counter() - begun)
+        return reply_type.FromString(answer)
+
+    async def save(self, request: training_pb2.SaveRequest) -> training_pb2.SaveReply:
+        """Save on every rank, then name what was written."""
+        await self.run("Save", request, training_pb2.SaveReply)
+        shards = await self._context.compute(shards_in, Path(request.directory))
+        return training_pb2.SaveReply(shards=shards)
+
+    async def export(self, request: training_pb2.ExportRequest) -> training_pb2.ExportReply:
+        await self.run("Export", request, training_pb2.ExportReply)
+        files = await self._context.compute(shards_in, Path(request.directory))
+        return training_pb2.ExportReply(files=files)
+
+
+async def serve_group(
+    context: Context, spec: Trainer, handlers: Mapping[str, Handler], servicer: Callable[[Commander], object]
+) -> None:
+    """Rank 0 serves the wire until it is told to stop; the others follow its commands until it ends."""
+    settings = context.settings
+    group = CommandGroup(settings.rank, settings.world_size, settings.rendezvous, spec.step_timeout_seconds)
+    # Meeting and parting block until the other ranks have come: not on the event loop.
+    await context.compute(group.__enter__)
+    try:
+        if settings.rank > 0:
+            context.ready = True
+            await context.compute(group.follow, handlers)
+            return
+        commander = Commander(context, group, handlers)
+        async with context.serve([servicer(commander)]):
+            await until_stopped(context.stop, commander.broken())
+    except BaseException as error:
+        await context.compute(group.__exit__, type(error), error, None)
+        raise
+    await context.compute(group.__exit__, None, None, None)

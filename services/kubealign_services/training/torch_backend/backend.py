@@ -1,0 +1,181 @@
+"""The torch training backend: one model on one or several ranks, trained on packed micro-batches."""
+
+import logging
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kubealign.spec.training import HeadInit, Trainer
+from kubealign.spec.training import TorchBackend as TorchSpec
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.batch.packed import Batch
+from kubealign_services.training.contract import Head, NonFiniteLoss, UpdatePlan
+from kubealign_services.training.torch_backend.checkpoint import load_shard, save_shard
+from kubealign_services.training.torch_backend.export import export_folder, stream_weights
+from kubealign_services.training.torch_backend.microbatches import minibatches
+from kubealign_services.training.torch_backend.models import load_model
+from kubealign_services.training.torch_backend.optimizer import (
+    clip_gradients,
+    gradient_norm,
+    make_adamw,
+    step_at,
+)
+from kubealign_services.training.torch_backend.packed_model import PackedModel
+from kubealign_services.training.torch_backend.passes import Figures, Place, run_forward, run_objective
+from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
+from kubealign_services.training.torch_backend.sharding import reshard, shard
+
+log = logging.getLogger(__name__)
+
+
+class TorchBackend:
+    """`TrainingBackend` in plain PyTorch, for any Hugging Face causal language model that runs packed."""
+
+    def __init__(
+        self,
+        model: PackedModel,
+        spec: Trainer,
+        total_updates: int,
+        place: Place,
+        source: Path,
+        pooling: str | None,
+    ) -> None:
+        """model: on its device, sharded where it should be. source: the folder that it came from. Use
+        `create`."""
+        self.model = model
+        self._spec = spec.optimizer
+        self._dtype = compute_dtype(_torch_spec(spec).precision)
+        self._total_updates = total_updates
+        self._place = place
+        self._source = source
+        self._pooling = pooling
+        self._optimizer = make_adamw(model, spec.optimizer.adam_w)
+        self._updates = 0
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        head: Head,
+        spec: Trainer,
+        total_updates: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int = 0,
+        head_init: HeadInit = HeadInit.ZERO,
+        pooling: str | None = None,
+    ) -> "TorchBackend":
+        """The model of a Hugging Face folder with its first weights, on all ranks.
+
+        total_updates: optimiser steps of the whole job, for the schedule. seed: of a SCORE head that is
+        drawn. pooling: what an exported reward model's config says of itself. Several ranks need a process
+        group, as `CommandGroup` makes it.
+        Raises what `load_model` and `shard` raise.
+        """
+        torch_spec = _torch_spec(spec)
+        device = compute_device(rank)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        model = load_model(folder, head, torch.float32, head_init, seed).to(device)
+        if torch_spec.gradient_checkpointing:
+            enable: Any = model.backbone.activation_checkpointing_enable
+            enable(activation_checkpointing_kwargs={"use_reentrant": False})
+        shard(model, torch_spec.precision, world_size, device)
+        place = Place(rank, world_size, device, torch_spec.microbatch_tokens)
+        return cls(model, spec, total_updates, place, folder, pooling)
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps done since the first weights."""
+        return self._updates
+
+    def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
+        """See TrainingBackend. Dropout, where the model's config has it, is drawn from the plan's seed."""
+        torch.manual_seed((plan.seed + self._place.rank) % (1 << 63))
+        self.model.train()
+        try:
+            steps = [
+                self._update(minibatch, objective)
+                for minibatch in minibatches(
+                    batch, objective.unit, plan.epochs, plan.minibatch_sequences, plan.seed
+                )
+            ]
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
+            self.model.eval()
+        return _average(steps)
+
+    def _update(self, minibatch: Batch, objective: Objective) -> tuple[Figures, float, float]:
+        """One optimiser step: its figures, gradient norm and learning rate."""
+        self._optimizer.zero_grad(set_to_none=True)
+        objective.prepare(minibatch)
+        figures = run_objective(self.model, minibatch, objective, self._place)
+        norm = gradient_norm(self.model.parameters())
+        if not (math.isfinite(figures.loss) and math.isfinite(norm)):
+            raise NonFiniteLoss(
+                f"at optimiser step {self._updates + 1} the loss is {figures.loss}, "
+                f"the gradient's norm {norm}; the weights stay as they were"
+            )
+        clip_gradients(self.model.parameters(), norm, self._spec.gradient_clip_norm or None)
+        rate = step_at(self._optimizer, self._spec, self._updates, self._total_updates)
+        self._updates += 1
+        return figures, norm, rate
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch, objective: Objective) -> dict[str, float]:
+        """See TrainingBackend: `loss`, the objective's sums and maxima."""
+        objective.prepare(batch)
+        figures = run_objective(self.model, batch, objective, self._place)
+        reshard(self.model)
+        return {**figures.sums, **figures.maxima, "loss": figures.loss}
+
+    def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
+        """See TrainingBackend. Raises ValueError for an output that the model has no head for."""
+        columns = run_forward(self.model, batch, outputs, self._place)
+        reshard(self.model)
+        return columns
+
+    def snapshot(self) -> Iterator[tuple[str, Tensor]]:
+        """See TrainingBackend. In the precision of the arithmetic; tensors may share the model's memory until
+        the next update."""
+        return stream_weights(self.model, self._dtype, self._place.rank)
+
+    def save(self, directory: Path) -> list[str]:
+        """See TrainingBackend. The folder exists; the files are on the disk when this returns."""
+        return save_shard(
+            directory, self.model, self._optimizer, self._updates, self._place.rank, self._place.world_size
+        )
+
+    def load(self, directory: Path) -> None:
+        """See TrainingBackend. What follows is, on one rank, bit for bit what would have followed the
+        save."""
+        self._updates = load_shard(
+            directory, self.model, self._optimizer, self._place.rank, self._place.world_size
+        )
+        log.info("shard loaded", extra={"directory": str(directory), "updates": self._updates})
+
+    def export(self, directory: Path) -> None:
+        """See TrainingBackend. A model with a scalar head becomes a sequence classifier with one label."""
+        export_folder(self.model, directory, self._source, self._dtype, self._pooling, self._place.rank)
+
+
+def _torch_spec(spec: Trainer) -> TorchSpec:
+    if spec.backend.torch is None:
+        raise ValueError("trainer.backend.torch is not set: this spec is another backend's")
+    return spec.backend.torch
+
+
+def _average(steps: list[tuple[Figures, float, float]]) -> dict[str, float]:
+    """Metrics of a TrainStep from those of its optimiser steps."""
+    metrics: dict[str, float] = {}
+    for figures, norm, _ in steps:
+        for name, value in {**figures.sums, "loss": figures.loss, "gradient_norm": norm}.items():
+            metrics[name] = metrics.get(name, 0.0) + value / len(steps)
+    for name in {name for figures, _, _ in steps for name in figures.maxima}:
+        metrics[name] = max(figures.maxima[name] for figures, _, _ in steps if name in figures.maxima)
+    return {**metrics, "learning_rate": steps[-1][2]}

@@ -1,0 +1,166 @@
+"""A rank's shard on disk: its slices of the weights and moments, where the schedule stands, and the RNG
+states.
+
+`shard-RANK-of-RANKS.safetensors` holds the tensors; a JSON file of the same name says what they are, with the
+digest of the tensors' file and its own. Both are on the disk, not only in its cache, when `save_shard`
+returns.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from kubealign_services.training.contract import CorruptCheckpoint
+from kubealign_services.training.torch_backend.durable import to_disk
+from kubealign_services.training.torch_backend.sharding import local
+
+_FORMAT = 1
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+def save_shard(
+    directory: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    updates: int,
+    rank: int,
+    world_size: int,
+) -> list[str]:
+    """Write this rank's two files into an existing folder. updates: optimiser steps done. Returns their
+    names. Raises OSError, naming the file, where it cannot be written."""
+    tensors: dict[str, Tensor] = {}
+    shapes: dict[str, list[int]] = {}
+    for name, parameter in model.named_parameters():
+        shapes[name] = list(parameter.shape)
+        tensors[f"weight.{name}"] = local(parameter.detach())
+        for moment in _MOMENTS:
+            if moment in optimizer.state.get(parameter, {}):
+                tensors[f"{moment}.{name}"] = local(optimizer.state[parameter][moment])
+    tensors["rng.cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["rng.cuda"] = torch.cuda.get_rng_state()
+    tensors_file, description_file = _files(directory, rank, world_size)
+    try:
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, tensors_file)
+    except SafetensorError as error:
+        raise OSError(f"{tensors_file} cannot be written: {error}") from error
+    description = {
+        "format": _FORMAT,
+        "rank": rank,
+        "world_size": world_size,
+        "updates": updates,
+        "parameters": shapes,
+        "tensors_digest": _digest_of_file(tensors_file),
+    }
+    description["digest"] = _digest_of_description(description)
+    description_file.write_text(json.dumps(description, indent=1))
+    for path in (tensors_file, description_file, directory):
+        to_disk(path)
+    return [tensors_file.name, description_file.name]
+
+
+def load_shard(
+    directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, world_size: int
+) -> int:
+    """Read what `save_shard` wrote into a model of the same shape. Returns the optimiser steps done.
+
+    Raises CorruptCheckpoint, naming the file, before anything is changed.
+    """
+    tensors_file, description_file = _files(directory, rank, world_size)
+    description = _read_description(description_file)
+    parameters = dict(model.named_parameters())
+    shapes = {name: list(parameter.shape) for name, parameter in parameters.items()}
+    if description["parameters"] != shapes:
+        differing = sorted(
+            name
+            for name in shapes.keys() | description["parameters"].keys()
+            if shapes.get(name) != description["parameters"].get(name)
+        )
+        raise CorruptCheckpoint(
+            f"{description_file} is of another model: {', '.join(differing[:5])} differ in name or shape"
+        )
+    tensors = _read_tensors(tensors_file, description["tensors_digest"])
+    _check_tensors(tensors_file, tensors, parameters)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            local(parameter).copy_(tensors[f"weight.{name}"])
+            optimizer.state.pop(parameter, None)
+            if f"step.{name}" in tensors:
+                optimizer.state[parameter] = state = {
+                    "step": tensors[f"step.{name}"],
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+                for moment in ("exp_avg", "exp_avg_sq"):
+                    local(state[moment]).copy_(tensors[f"{moment}.{name}"])
+    torch.set_rng_state(tensors["rng.cpu"])
+    if torch.cuda.is_available() and "rng.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["rng.cuda"])
+    return int(description["updates"])
+
+
+def _files(directory: Path, rank: int, world_size: int) -> tuple[Path, Path]:
+    stem = f"shard-{rank:05d}-of-{world_size:05d}"
+    return directory / f"{stem}.safetensors", directory / f"{stem}.json"
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        description = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        found = sorted(other.name for other in path.parent.glob("shard-*")) if path.parent.is_dir() else []
+        raise CorruptCheckpoint(
+            f"{path} does not exist; the folder holds {', '.join(found) or 'no shards'}"
+        ) from error
+    except (ValueError, OSError) as error:
+        raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
+    if not isinstance(description, dict) or description.get("digest") != _digest_of_description(description):
+        raise CorruptCheckpoint(f"{path} is not as it was written: its digest differs")
+    if description["format"] != _FORMAT:
+        raise CorruptCheckpoint(f"{path} has format {description['format']}; this version reads {_FORMAT}")
+    return description
+
+
+def _read_tensors(path: Path, digest: str) -> dict[str, Tensor]:
+    try:
+        if _digest_of_file(path) != digest:
+            raise CorruptCheckpoint(f"{path} is not as it was written: its digest differs")
+        tensors: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
+    return tensors
+
+
+def _check_tensors(path: Path, tensors: dict[str, Tensor], parameters: dict[str, nn.Parameter]) -> None:
+    """Every parameter's slice is there in the shape that this rank holds."""
+    if "rng.cpu" not in tensors:
+        raise CorruptCheckpoint(f"{path} lacks rng.cpu")
+    for name, parameter in parameters.items():
+        wanted = ["weight"] + (["exp_avg", "exp_avg_sq"] if f"step.{name}" in tensors else [])
+        for kind in wanted:
+            found = tensors.get(f"{kind}.{name}")
+            if found is None or found.shape != local(parameter).shape:
+                shape = "nothing" if found is None else tuple(found.shape)
+                raise CorruptCheckpoint(
+                    f"{path} holds {shape} for {kind}.{name}; "
+                    f"this rank's slice is {tuple(local(parameter).shape)}"
+                )
+
+
+def _digest_of_description(description: dict[str, Any]) -> str:
+    body = {key: value for key, value in description.items() if key != "digest"}
+    return xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode())
+
+
+def _digest_of_file(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()

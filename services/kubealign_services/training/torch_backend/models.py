@@ -1,0 +1,140 @@
+"""Models from Hugging Face folders: which head goes on which trunk."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
+
+from kubealign.spec.training import HeadInit
+from kubealign_services.training.contract import Head
+from kubealign_services.training.torch_backend.packed_attention import PACKED, UnsupportedModel
+from kubealign_services.training.torch_backend.packed_model import PackedModel
+from kubealign_services.training.torch_backend.probe import probe
+
+#: Key of a reward model's config that says how its tokens' scores become a response's.
+POOLING = "kubealign_pooling"
+
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+
+
+def load_model(
+    folder: Path,
+    head: Head,
+    dtype: torch.dtype = torch.float32,
+    head_init: HeadInit = HeadInit.ZERO,
+    seed: int = 0,
+) -> PackedModel:
+    """The model of a Hugging Face folder on the CPU, checked to run packed as it does alone.
+
+    LANGUAGE_MODEL wants a causal language model. VALUE and SCORE also take a reward model (a
+    sequence-classification checkpoint with one label). VALUE: the trunk, with a head of zeros or the reward
+    model's. SCORE: the reward model's own head, or on a language model one drawn from seed with the config's
+    `initializer_range`, beside the vocabulary's.
+    Raises UnsupportedModel for a model that cannot run packed, ValueError for a folder that is not the model
+    wanted.
+    """
+    _check_folder(folder)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    _check_config(config)
+    is_reward_model = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
+    if head is Head.LANGUAGE_MODEL or (head is Head.SCORE and not is_reward_model):
+        if is_reward_model:
+            raise ValueError(
+                f"{folder} is a reward model ({config.architectures[0]}); a causal language model is needed"
+            )
+        model = PackedModel(
+            _from_folder(AutoModelForCausalLM, folder, dtype), head, _fresh_score(config, head, dtype, seed)
+        )
+    elif is_reward_model and (head is Head.SCORE or head_init is HeadInit.REWARD_MODEL):
+        model = _reward_model(folder, config, head, dtype)
+    elif head_init is HeadInit.REWARD_MODEL:
+        raise ValueError(
+            f"headInit RewardModel needs a reward model; {folder} is a {(config.architectures or ['?'])[0]}"
+        )
+    else:
+        score = nn.Linear(config.get_text_config().hidden_size, 1, bias=False, dtype=dtype)
+        nn.init.zeros_(score.weight)
+        model = PackedModel(_from_folder(AutoModel, folder, dtype), head, score)
+    model.eval()
+    probe(model)
+    return model
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} is not a Hugging Face model folder: it has no config.json")
+
+
+def _check_config(config: Any) -> None:
+    """What neither the model's class nor a short trial would show."""
+    text = config.get_text_config()
+    unknown = set(getattr(text, "layer_types", None) or []) - _LAYER_TYPES
+    if unknown:
+        raise UnsupportedModel(
+            f"model type {config.model_type} has layers of {sorted(unknown)}; "
+            f"packed attention does {sorted(_LAYER_TYPES)}"
+        )
+    if getattr(text, "is_encoder_decoder", False):
+        raise UnsupportedModel(
+            f"model type {config.model_type} has an encoder; a causal language model is needed"
+        )
+
+
+def _from_folder(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """The auto class's model with packed attention. Raises UnsupportedModel where its class knows no
+    attention but its own, ValueError where the folder lacks weights (transformers would draw them at
+    random)."""
+    try:
+        model, report = auto.from_pretrained(
+            folder, dtype=dtype, attn_implementation=PACKED, local_files_only=True, output_loading_info=True
+        )
+    except ValueError as error:
+        if PACKED in str(error):
+            raise UnsupportedModel(
+                f"the model in {folder} does not take an attention function from outside: {error}"
+            ) from error
+        raise
+    if report["missing_keys"] or report.get("mismatched_keys"):
+        absent = sorted(report["missing_keys"]) or sorted(str(key) for key in report["mismatched_keys"])
+        raise ValueError(
+            f"{folder} lacks weights of its model, or holds them in other shapes: {', '.join(absent[:5])}"
+        )
+    if not getattr(model, "_supports_attention_backend", False):
+        raise UnsupportedModel(
+            f"model type {model.config.model_type} does not take an attention function from outside"
+        )
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def _fresh_score(config: Any, head: Head, dtype: torch.dtype, seed: int) -> nn.Linear | None:
+    if head is not Head.SCORE:
+        return None
+    text = config.get_text_config()
+    score = nn.Linear(text.hidden_size, 1, bias=False, dtype=dtype)
+    std = getattr(text, "initializer_range", 0.02)
+    with torch.no_grad():
+        score.weight.copy_(
+            torch.randn(1, text.hidden_size, generator=torch.Generator().manual_seed(seed)) * std
+        )
+    return score
+
+
+def _reward_model(folder: Path, config: Any, head: Head, dtype: torch.dtype) -> PackedModel:
+    if config.num_labels != 1:
+        raise ValueError(f"{folder} is a classifier with {config.num_labels} labels; a reward model has 1")
+    classifier = _from_folder(AutoModelForSequenceClassification, folder, dtype)
+    score = getattr(classifier, "score", None)
+    if not isinstance(score, nn.Linear) or score.bias is not None:
+        raise UnsupportedModel(
+            f"the reward model in {folder} ({type(classifier).__name__}) has no linear head named score"
+        )
+    return PackedModel(classifier.base_model, head, score)

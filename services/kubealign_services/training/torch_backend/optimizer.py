@@ -1,0 +1,55 @@
+"""AdamW over a model's parameters, its groups, and the bound on the gradient."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from kubealign.spec.training import AdamW, Optimizer
+from kubealign_services.training.torch_backend.schedule import learning_rate
+
+
+def make_adamw(model: nn.Module, spec: AdamW) -> torch.optim.AdamW:
+    """Weight decay on matrices only: vectors are biases and normalisation weights."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {
+            "params": [parameter for parameter in parameters if parameter.dim() > 1],
+            "weight_decay": spec.weight_decay,
+        },
+        {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=spec.learning_rate,
+        betas=spec.betas,
+        eps=spec.epsilon,
+    )
+
+
+def gradient_norm(parameters: Iterable[Tensor]) -> float:
+    """Global L2 norm of the gradients, over all shards. Collective where they are sharded."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return 0.0
+    norm = nn.utils.get_total_norm(gradients)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
+def clip_gradients(parameters: Iterable[Tensor], norm: float, bound: float | None) -> None:
+    """Scale the gradients so that their global norm, given, is at most `bound`."""
+    if bound is None or norm <= bound:
+        return
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.mul_(bound / norm)
+
+
+def step_at(optimizer: torch.optim.Optimizer, spec: Optimizer, step: int, total: int) -> float:
+    """One optimiser step, number `step` from 0 of `total`. Returns its learning rate."""
+    rate = learning_rate(spec.schedule, spec.adam_w.learning_rate, step, total)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    return rate

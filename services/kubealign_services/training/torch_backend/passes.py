@@ -1,0 +1,95 @@
+"""Forward and backward passes over planned micro-batches, and what they add up to over all ranks."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kubealign_services.algorithms.contract import ModelOutputs, Objective
+from kubealign_services.batch.packed import Batch
+from kubealign_services.training.torch_backend.collectives import all_figures, summed
+from kubealign_services.training.torch_backend.microbatches import plan_microbatches
+from kubealign_services.training.torch_backend.packed_model import PackedModel, PackedTokens
+
+
+@dataclass
+class Figures:
+    """A minibatch's loss and metrics: of this rank while it runs, of all ranks after `over_all_ranks`."""
+
+    loss: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    maxima: dict[str, float] = field(default_factory=dict)
+
+    def add(self, loss: float, sums: dict[str, float], maxima: dict[str, float]) -> None:
+        self.loss += loss
+        for name, value in sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        for name, value in maxima.items():
+            self.maxima[name] = max(self.maxima.get(name, value), value)
+
+    def over_all_ranks(self, world_size: int) -> "Figures":
+        """Collective."""
+        merged = Figures()
+        for part in all_figures(
+            {"loss": {"loss": self.loss}, "sums": self.sums, "maxima": self.maxima}, world_size
+        ):
+            merged.add(part["loss"]["loss"], part["sums"], part["maxima"])
+        return merged
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands: its rank, how many there are, its device, and the size of its packs."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    microbatch_tokens: int
+
+
+def run_objective(model: PackedModel, minibatch: Batch, objective: Objective, place: Place) -> Figures:
+    """One minibatch, prepared already. Adds its gradient to the parameters' where gradients are enabled.
+
+    The objective sees CPU tensors: what it reads is [T], small beside the model's work.
+    """
+    model.check(minibatch, objective.outputs)
+    figures = Figures()
+    for microbatch in plan_microbatches(minibatch, objective.unit, place.microbatch_tokens, place.world_size)[
+        place.rank
+    ]:
+        part = minibatch.select(microbatch.sequences)
+        columns = model(PackedTokens.of(part, place.device), objective.outputs)
+        terms = objective.loss(_outputs(columns), part)
+        # An idle rank runs the same collectives as the others, with no weight.
+        loss = terms.loss if microbatch.counted else terms.loss * 0.0
+        if torch.is_grad_enabled():
+            loss.backward()  # type: ignore[no-untyped-call]
+        if microbatch.counted:
+            figures.add(float(loss.detach()), _numbers(terms.sums), _numbers(terms.maxima))
+    return figures.over_all_ranks(place.world_size)
+
+
+@torch.no_grad()
+def run_forward(model: PackedModel, batch: Batch, outputs: frozenset[str], place: Place) -> dict[str, Tensor]:
+    """The columns asked for, float32 [T] on the CPU, the same on all ranks."""
+    model.check(batch, outputs)
+    columns = {name: torch.zeros(len(batch.tokens)) for name in sorted(outputs)}
+    starts = batch.cu_seqlens[:-1].long()
+    for microbatch in plan_microbatches(batch, 1, place.microbatch_tokens, place.world_size)[place.rank]:
+        part = batch.select(microbatch.sequences)
+        found = model(PackedTokens.of(part, place.device), outputs)
+        if microbatch.counted:
+            origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
+            for name, column in found.items():
+                columns[name][origin] = column.float().cpu()
+    return {name: summed(column, place.world_size) for name, column in columns.items()}
+
+
+def _outputs(columns: dict[str, Tensor]) -> ModelOutputs:
+    moved: dict[str, Any] = {name: column.cpu() for name, column in columns.items()}
+    return ModelOutputs(**moved)
+
+
+def _numbers(tensors: dict[str, Tensor]) -> dict[str, float]:
+    return {name: float(tensor.detach()) for name, tensor in tensors.items()}

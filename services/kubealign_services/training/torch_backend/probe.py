@@ -1,0 +1,63 @@
+"""A trial at the start: does the model compute on a pack what it computes on each sequence alone?
+
+It finds what no list of model types would: attention that bypasses the interface, state that flows from one
+sequence into the next, logits that are scaled or capped after the head.
+"""
+
+import torch
+
+from kubealign_services.batch.packed import pack
+from kubealign_services.training.contract import Head
+from kubealign_services.training.torch_backend.packed_attention import PACKED, UnsupportedModel
+from kubealign_services.training.torch_backend.packed_model import PackedModel, PackedTokens
+
+# Relative L2 difference that rounding may make between packed and alone.
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
+
+
+@torch.no_grad()
+def probe(model: PackedModel) -> None:
+    """Raises UnsupportedModel where the two differ. The model is on the CPU, in evaluation mode, not
+    sharded."""
+    backbone = model.backbone
+    vocabulary = backbone.config.get_text_config().vocab_size
+    sequences = [
+        [(7 * i + 3 * j + 1) % vocabulary for i in range(length)] for j, length in enumerate((3, 5, 2))
+    ]
+    batch = pack(sequences, [str(i) for i in range(len(sequences))])
+    packed = PackedTokens.of(batch, next(backbone.parameters()).device)
+    if model.vocabulary is not None:
+        found = model(packed, frozenset({"logprobs"}))["logprobs"]
+    elif model.head is Head.LANGUAGE_MODEL:
+        raise UnsupportedModel(f"{type(backbone).__name__} has no linear head on its vocabulary")
+    else:
+        found = backbone.base_model(
+            input_ids=packed.tokens,
+            position_ids=packed.positions,
+            use_cache=False,
+            kubealign_plan=packed.plan,
+        ).last_hidden_state[0]
+    backbone.set_attn_implementation("eager")
+    try:
+        expected = torch.cat([_alone(model, tokens) for tokens in sequences])
+    finally:
+        backbone.set_attn_implementation(PACKED)
+    wanted = expected.double()
+    difference = float((found.double() - wanted).norm() / (wanted - wanted.mean()).norm())
+    if not difference <= _TOLERANCE[next(backbone.parameters()).dtype]:
+        raise UnsupportedModel(
+            f"model type {backbone.config.model_type} computes something else on a pack than on each "
+            f"sequence alone (a relative difference of {difference:.2g}): it cannot be trained packed"
+        )
+
+
+def _alone(model: PackedModel, tokens: list[int]) -> torch.Tensor:
+    """What `probe` compares, of one sequence, by the model's own forward pass."""
+    backbone = model.backbone
+    inputs = torch.tensor([tokens], device=next(backbone.parameters()).device)
+    if model.vocabulary is None:
+        hidden: torch.Tensor = backbone(input_ids=inputs, use_cache=False).last_hidden_state[0]
+        return hidden
+    logits = backbone(input_ids=inputs, use_cache=False).logits[0].double()
+    logprobs = logits.log_softmax(-1)[:-1].gather(-1, inputs[0, 1:, None])[:, 0]
+    return torch.cat([logprobs.new_zeros(1), logprobs])

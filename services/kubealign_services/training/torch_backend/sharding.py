@@ -1,0 +1,79 @@
+"""Several ranks share one model by FSDP2: each holds a slice of every weight, its gradient and its moments.
+
+Gradients are summed over the ranks, never averaged: a loss is a sum of terms that already hold their share of
+the mean.
+bf16 arithmetic over fp32 weights is FSDP2's mixed precision too, on one rank as on many, so that there is one
+meaning of it.
+"""
+
+import datetime
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from kubealign.spec.training import Precision
+from kubealign_services.training.torch_backend.packed_model import PackedModel
+
+
+def shard(model: PackedModel, precision: Precision, world_size: int, device: torch.device) -> None:
+    """Shard in place over the default process group, a group for each of the model's blocks and one for the
+    rest.
+
+    One rank in fp32 is left as it is. Raises ValueError when the process group has another size, RuntimeError
+    when there is none and several ranks want one.
+    """
+    if world_size == 1 and precision is Precision.FLOAT32:
+        return
+    _ensure_process_group(world_size)
+    mesh = init_device_mesh(device.type, (world_size,))
+    policy = MixedPrecisionPolicy()
+    if precision is Precision.BFLOAT16:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    block_names = set(model.backbone._no_split_modules or [])
+    blocks = [module for module in model.backbone.modules() if type(module).__name__ in block_names]
+    for module in [*blocks, model]:
+        fully_shard(module, mesh=mesh, mp_policy=policy)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def _ensure_process_group(world_size: int) -> None:
+    if not dist.is_initialized():
+        if world_size > 1:
+            raise RuntimeError(
+                f"{world_size} ranks have no process group: join a CommandGroup before making the backend"
+            )
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+            store=dist.HashStore(),  # type: ignore[attr-defined]
+            rank=0,
+            world_size=1,
+            timeout=datetime.timedelta(minutes=10),
+        )
+    if dist.get_world_size() != world_size:
+        raise ValueError(
+            f"the process group has {dist.get_world_size()} ranks, the backend was given {world_size}"
+        )
+
+
+def reshard(model: PackedModel) -> None:
+    """Back to the slices, which a forward pass without a backward pass leaves gathered at the root."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's slice: the tensor itself where it is not sharded. Shares its memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """The whole tensor. Collective where it is sharded."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

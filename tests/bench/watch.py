@@ -1,0 +1,134 @@
+"""What processes use while they run: processor time and memory by group, and what the machine's rest uses."""
+
+import bisect
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import psutil
+
+_SECONDS_BETWEEN = 0.5
+# The proportional set size is dear to read (the kernel walks the page tables), so it is read less often.
+_MEMORY_EVERY = 4
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A sample at `time` (time.time()): processor seconds so far, by group and of the whole machine, and
+    bytes by group, where they were read: proportional set sizes, so a sum counts shared pages once."""
+
+    time: float
+    group_seconds: Mapping[str, float]
+    machine_seconds: float
+    group_bytes: Mapping[str, int] | None
+
+
+@dataclass
+class Usage:
+    """What was seen."""
+
+    moments: list[Moment] = field(default_factory=list)
+
+    def cpu_seconds(self, begin: float, end: float) -> dict[str, float]:
+        """Processor seconds of each group between two times (time.time())."""
+        first, last = self._at(begin), self._at(end)
+        return {
+            group: seconds - first.group_seconds.get(group, 0.0)
+            for group, seconds in last.group_seconds.items()
+        }
+
+    def others_cores(self, begin: float, end: float) -> float:
+        """Cores that everything else on the machine used, on average. Above a few hundredths the seconds
+        measured meanwhile are too long."""
+        first, last = self._at(begin), self._at(end)
+        ours = sum(self.cpu_seconds(begin, end).values())
+        return max(0.0, last.machine_seconds - first.machine_seconds - ours) / max(
+            1e-9, last.time - first.time
+        )
+
+    def peak_bytes(self, begin: float, end: float) -> tuple[dict[str, int], int]:
+        """The most that each group held between two times, and the most that all held together."""
+        read = [m.group_bytes for m in self.moments if begin <= m.time <= end and m.group_bytes is not None]
+        groups = dict.fromkeys(group for sizes in read for group in sizes)
+        peaks = {group: max(sizes.get(group, 0) for sizes in read) for group in groups}
+        return peaks, max((sum(sizes.values()) for sizes in read), default=0)
+
+    def _at(self, moment: float) -> Moment:
+        times = [sample.time for sample in self.moments]
+        return self.moments[min(bisect.bisect_left(times, moment), len(times) - 1)]
+
+
+class Watch:
+    """Watches a process and its descendants from a thread of its own. A context manager.
+
+    `group_of` says of {pid: parent's pid} which group each pid belongs to."""
+
+    def __init__(self, root: int, group_of: Callable[[dict[int, int]], dict[int, str]]) -> None:
+        self.usage = Usage()
+        self._root = psutil.Process(root)
+        self._group_of = group_of
+        self._seen: dict[int, tuple[str, float]] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+
+    def __enter__(self) -> Usage:
+        self._thread.start()
+        return self.usage
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(30)
+
+    def _watch(self) -> None:
+        turn = 0
+        while not self._done.wait(_SECONDS_BETWEEN):
+            try:
+                family = [self._root, *self._root.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                return
+            groups = self._group_of({process.pid: _parent(process) for process in family})
+            memory = self._memory(family, groups) if turn % _MEMORY_EVERY == 0 else None
+            seconds = self._cpu(family, groups)
+            self.usage.moments.append(Moment(time.time(), seconds, _machine_seconds(), memory))
+            turn += 1
+
+    def _cpu(self, family: list[psutil.Process], groups: dict[int, str]) -> dict[str, float]:
+        """What those that ended have used counts on."""
+        for process in family:
+            try:
+                times = process.cpu_times()
+            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+                continue
+            self._seen[process.pid] = (groups[process.pid], times.user + times.system)
+        seconds: dict[str, float] = {}
+        for group, used in self._seen.values():
+            seconds[group] = seconds.get(group, 0.0) + used
+        return seconds
+
+    @staticmethod
+    def _memory(family: list[psutil.Process], groups: dict[int, str]) -> dict[str, int]:
+        sizes: Counter[str] = Counter()
+        for process in family:
+            try:
+                memory = process.memory_full_info()
+            except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
+                continue
+            sizes[groups[process.pid]] += getattr(memory, "pss", memory.uss)
+        return dict(sizes)
+
+
+def _machine_seconds() -> float:
+    """Guests' time is in user's already."""
+    times = psutil.cpu_times()
+    return float(times.user + times.system + times.nice) + sum(
+        getattr(times, name, 0.0) for name in ("irq", "softirq", "steal")
+    )
+
+
+def _parent(process: psutil.Process) -> int:
+    try:
+        return int(process.ppid())
+    except psutil.NoSuchProcess:
+        return 0

@@ -1,0 +1,116 @@
+"""Whatever is taken from a running job, it goes on; whatever is done to a finished one, it stays finished."""
+
+import pytest
+
+from cluster.support.helm import NAMESPACE
+from cluster.support.paced_jobs import assert_each_prompt_once, paced_job, prepare, set_pace
+from cluster.support.tenant import Tenant
+
+pytestmark = pytest.mark.timeout(1800)
+
+_STEPS = 100
+_LEASE = ("get", "lease", "kubealign-operator", "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}")
+
+
+def lose_pod(tenant: Tenant, job: str, process: str) -> None:
+    """Delete a pod, and wait until another has its place and the job goes on."""
+    name = f"{job}-{process}"
+    before = tenant.pods()[name]
+    tenant.kubectl("delete", "pod", name, "--wait=false")
+    tenant.until(lambda: tenant.pods().get(name, before) != before, f"another pod {name}", 180)
+    tenant.control_plane.kubectl.wait_for(
+        f"pod/{name}", "condition=Ready", namespace=tenant.namespace, seconds=180
+    )
+    tenant.until_beyond(job, tenant.step(job), f"after {name} was deleted")
+
+
+def leader(tenant: Tenant) -> str:
+    """The operator's pod that leads: the lease names it first."""
+    return tenant.control_plane.kubectl(*_LEASE).split("_")[0]
+
+
+def lose_leader(tenant: Tenant, job: str) -> None:
+    """Delete the operator's leader; the other replica leads, and tells the job's steps."""
+    before = leader(tenant)
+    tenant.control_plane.kubectl("delete", "pod", before, "-n", NAMESPACE, "--wait=false")
+    tenant.until(lambda: leader(tenant) not in ("", before), f"another leader than {before}")
+    tenant.until_beyond(job, tenant.step(job), "after the operator's leader was deleted")
+
+
+def finish(tenant: Tenant, job: str) -> None:
+    """Let the rest of the job run as fast as it can."""
+    set_pace(tenant, 0.0)
+    tenant.until_phase(job, "Succeeded", 300)
+
+
+def test_every_pod_is_lost_in_turn_and_the_finished_job_stays_finished(tenant: Tenant) -> None:
+    prepare(tenant, _STEPS)
+    tenant.apply(paced_job("lost", _STEPS))
+    tenant.until_beyond("lost", 1, "at the start")
+    for process in ("rollout-0", "trainer-0", "driver", "nats"):
+        lose_pod(tenant, "lost", process)
+    lose_leader(tenant, "lost")
+    assert not tenant.status("lost").get("restarts"), "a deleted pod is nobody's failure"
+    finish(tenant, "lost")
+    assert_each_prompt_once(tenant, "lost", _STEPS)
+    ended = tenant.status("lost")
+
+    tenant.kubectl("delete", "pods,secrets,configmaps,services", "-l", "kubealign.dev/job=lost")
+    tenant.kubectl("annotate", "aj", "lost", "touched=yes")
+    # Jobs are looked at in the order in which they change: by then the other has been looked at.
+    tenant.apply(paced_job("after", _STEPS, policy={"model": {"job": {"name": "nobody"}}}))
+    tenant.until_message("after", "job nobody, which does not exist")
+    assert tenant.left("pods,secrets,configmaps,services") == []
+    assert tenant.status("lost")["completionTime"] == ended["completionTime"]
+
+    tenant.kubectl(
+        "patch", "aj", "lost", "--type=merge", "-p", '{"spec":{"lifecycle":{"ttlSecondsAfterFinished":1}}}'
+    )
+    tenant.control_plane.kubectl.wait_for("aj/lost", "delete", namespace=tenant.namespace, seconds=60)
+    assert tenant.left("pods") == []
+
+
+def suspend(tenant: Tenant, job: str, yes: bool) -> None:
+    tenant.kubectl("patch", "aj", job, "--type=merge", "-p", f'{{"spec":{{"suspend":{str(yes).lower()}}}}}')
+
+
+def workers(tenant: Tenant, job: str) -> set[str]:
+    """Pods of rollout workers that are not on their way out."""
+    return {name for name in tenant.pods() if name.startswith(f"{job}-rollout-")}
+
+
+def scale(tenant: Tenant, job: str, replicas: int) -> None:
+    """kubectl scale, in flight: pods and status follow, and the steps go on."""
+    tenant.kubectl("scale", f"aj/{job}", f"--replicas={replicas}")
+    wanted = {f"{job}-rollout-{number}" for number in range(replicas)}
+    tenant.until(lambda: workers(tenant, job) == wanted, f"{replicas} rollout workers")
+
+    def told() -> bool:
+        status = tenant.status(job)
+        [role] = [role for role in status["roles"] if role["name"] == "rollout"]
+        return bool(status["rolloutReplicas"] == role["ready"] == replicas)
+
+    tenant.until(told, f"the status to tell {replicas} rollout workers", 180)
+    tenant.until_beyond(job, tenant.step(job), f"with {replicas} rollout workers")
+
+
+def test_a_job_is_scaled_in_flight_suspended_and_resumed_where_it_was(tenant: Tenant) -> None:
+    prepare(tenant, _STEPS)
+    tenant.apply(paced_job("held", _STEPS))
+    tenant.until_beyond("held", 1, "at the start")
+    scale(tenant, "held", 3)
+    scale(tenant, "held", 1)
+
+    suspend(tenant, "held", True)
+    tenant.until_phase("held", "Suspended")
+    assert tenant.pods() == {}
+    step = tenant.step("held")
+    assert [line["step"] for line in tenant.history("held")] == list(range(1, step + 1))
+    assert f"at step {step}" in tenant.message("held")
+
+    suspend(tenant, "held", False)
+    tenant.until_beyond("held", step, "after it was resumed")
+    finish(tenant, "held")
+    assert_each_prompt_once(tenant, "held", _STEPS)
+    fences = [line["fence"] for line in tenant.history("held")]
+    assert fences == [fences[0]] * step + [fences[-1]] * (_STEPS - step) and fences[0] < fences[-1]

@@ -1,0 +1,75 @@
+"""Another version of the operator takes over what runs."""
+
+from typing import Any
+
+import pytest
+
+from cluster.support.built_images import OPERATOR
+from cluster.support.cluster import Cluster
+from cluster.support.helm import CHART, NAMESPACE, RELEASE, Helm
+from cluster.support.kubectl import Kubectl
+from cluster.support.paced_jobs import assert_each_prompt_once, paced_job, prepare, set_pace
+from cluster.support.platform import platform_values
+from cluster.support.tenant import Tenant
+
+pytestmark = pytest.mark.timeout(1200)
+
+_STEPS = 60
+_NEXT = f"{OPERATOR}-next"
+_UPGRADE_SECONDS = 180.0
+
+
+def next_values() -> dict[str, Any]:
+    """The operator under another tag, with another annotation."""
+    values = platform_values()
+    values["operator"]["image"]["tag"] = _NEXT.partition(":")[2]
+    values["operator"]["podAnnotations"] = {"kubealign.test/version": "next"}
+    return values
+
+
+def operator_images(kubectl: Kubectl) -> set[str]:
+    """Of the operator's pods that there are."""
+    selector = "app.kubernetes.io/component=operator"
+    path = "jsonpath={.items[*].spec.containers[*].image}"
+    return set(kubectl("get", "pods", "-n", NAMESPACE, "-l", selector, "-o", path).split())
+
+
+def restarts(tenant: Tenant) -> set[str]:
+    """How often containers of the tenant's pods were started again, each number once."""
+    path = "jsonpath={.items[*].status.containerStatuses[*].restartCount}"
+    return set(tenant.kubectl("get", "pods", "-o", path).split())
+
+
+def test_a_new_operator_adopts_a_running_job(platform: Helm, tenant: Tenant, cluster: Cluster) -> None:
+    cluster.node.name_image(f"docker.io/library/{OPERATOR}", f"docker.io/library/{_NEXT}")
+    prepare(tenant, _STEPS)
+    tenant.apply(paced_job("adopted", _STEPS))
+    tenant.until_beyond("adopted", 1, "at the start")
+    before, document = tenant.pods(), tenant.job("adopted")["metadata"]["generation"]
+
+    waiting = ("--wait", "--timeout", f"{_UPGRADE_SECONDS:.0f}s", "--set", "crds.keep=false")
+    file = platform.values(next_values())
+    platform(
+        "upgrade",
+        RELEASE,
+        str(CHART),
+        "-n",
+        NAMESPACE,
+        "-f",
+        str(file),
+        *waiting,
+        timeout=_UPGRADE_SECONDS + 30,
+    )
+    tenant.until(
+        lambda: operator_images(cluster.kubectl) == {f"docker.io/library/{_NEXT}"}, "the old operator to go"
+    )
+    tenant.until_beyond("adopted", tenant.step("adopted"), "with the new operator")
+    assert tenant.pods() == before
+    assert restarts(tenant) == {"0"}
+
+    set_pace(tenant, 0.0)
+    tenant.until_phase("adopted", "Succeeded", 300)
+    assert tenant.pods() == before
+    assert restarts(tenant) == {"0"}
+    assert tenant.job("adopted")["metadata"]["generation"] == document
+    assert_each_prompt_once(tenant, "adopted", _STEPS)

@@ -1,0 +1,103 @@
+"""Build the programs of the test cluster: `python -m tests.cluster.support.build [LEVEL...]`.
+
+What is built already is left alone. Interrupted, it goes on where it was; two at once wait for each other."""
+
+import argparse
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from .programs import BUILD_FLAGS, TOOLS, Level, Program, build_folder, cache_folder, missing
+from .requirements import missing_for_a_node, usable_levels
+from .toolchain import NoGo, find_go
+
+_DEADLINE_SECONDS = 3600
+
+
+class BuildFailed(Exception):
+    """Go did not build a program; its output says why."""
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One build at a time on this machine; a second one waits for the first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _go_environment(private: Path) -> dict[str, str]:
+    """Go's caches hold gigabytes: unless the user named folders for them, they are private, and removed."""
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    # Go makes its module cache read-only, which could not be removed.
+    environment["GOFLAGS"] = "-modcacherw -mod=readonly -buildvcs=false"
+    environment.setdefault("GOCACHE", str(private / "build"))
+    environment.setdefault("GOMODCACHE", str(private / "modules"))
+    return environment
+
+
+def _build(program: Program, go: Path, environment: dict[str, str], folder: Path) -> None:
+    """Build one program into `folder`, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{program.name}.unfinished"
+    command = [str(go), "build", *BUILD_FLAGS, "-o", str(unfinished), program.package]
+    done = subprocess.run(
+        command,
+        cwd=TOOLS / program.module,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=_DEADLINE_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BuildFailed(
+            f"{' '.join(command)} in {program.module}: exit {done.returncode}\n{done.stdout[-4000:]}"
+        )
+    unfinished.rename(folder / program.name)
+
+
+def build(levels: Sequence[Level]) -> None:
+    """Build what is missing of the levels, and print a line for each program.
+
+    Raises NoGo where there is no Go that can, and BuildFailed with Go's output."""
+    with _alone(cache_folder()):
+        needed = [program for level in levels for program in missing(level)]
+        if not needed:
+            print(f"cluster tools: all there, in {build_folder()}")
+            return
+        go = find_go()
+        private = cache_folder() / "go"
+        environment = _go_environment(private)
+        print(f"cluster tools: {len(needed)} to build with {go} into {build_folder()}", flush=True)
+        for program in needed:
+            started = time.monotonic()
+            _build(program, go, environment, build_folder())
+            print(f"  {program.name:<24} {time.monotonic() - started:5.0f} s", flush=True)
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Build the programs of the test cluster.")
+    parser.add_argument(
+        "levels", nargs="*", metavar="LEVEL", help=f"of {', '.join(Level)}; default: what can run"
+    )
+    if lacking := missing_for_a_node():
+        print(f"cluster tools: no real node on this machine: it needs {', '.join(lacking)}")
+    chosen = [Level(level) for level in parser.parse_args().levels]
+    try:
+        build(chosen or usable_levels())
+    except (NoGo, BuildFailed) as failure:
+        sys.exit(f"cluster tools: {failure}")
+
+
+if __name__ == "__main__":
+    main()

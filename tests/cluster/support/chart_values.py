@@ -1,0 +1,55 @@
+"""Values of the chart that the tests install: each a platform somebody may want."""
+
+from typing import Any
+
+Json = dict[str, Any]
+
+DIGEST = f"sha256:{'a' * 64}"
+
+VALUES: dict[str, Json] = {
+    "default": {},
+    "two-namespaces": {"watchNamespaces": ["team-a", "team-b"], "rbac": {"userRoles": False}},
+    "external-redis": {
+        "redis": {
+            "embedded": {"enabled": False},
+            "existingSecret": "redis-login",
+            "external": {"host": "redis.example", "port": 6380, "tls": True, "caSecret": "redis-ca"},
+        }
+    },
+    "no-redis": {"redis": {"embedded": {"enabled": False}}},
+    "plain-redis": {"redis": {"embedded": {"tls": False, "persistence": {"enabled": False}}}},
+    "own-secret": {"redis": {"existingSecret": "redis-login"}},
+    "dashboard": {
+        "dashboard": {"enabled": True, "image": {"repository": "board", "digest": DIGEST}},
+        "networkPolicy": {"dashboardFrom": [{"namespaceSelector": {}}]},
+    },
+    "everything": {
+        "fullnameOverride": "align",
+        "crds": {"keep": False},
+        "imagePullSecrets": [{"name": "registry"}],
+        "operator": {
+            "image": {"repository": "registry.example:5000/operator", "tag": "7"},
+            "replicas": 1,
+            "priorityClassName": "system-cluster-critical",
+            "nodeSelector": {"disk": "ssd"},
+            "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+            "affinity": {"podAntiAffinity": {}},
+            "podLabels": {"team": "ml"},
+            "podAnnotations": {"note": "yes"},
+            "resources": {"requests": {"cpu": 1}},
+        },
+        "jobs": {
+            "podTemplate": {
+                "metadata": {"labels": {"team": "ml"}},
+                "spec": {"imagePullSecrets": [{"name": "registry"}]},
+            },
+            "defaultResources": {"trainer": {"requests": {"cpu": "2", "memory": "4Gi"}}},
+            "runAsUser": 1000,
+            "fsGroup": 2000,
+        },
+        "redis": {"embedded": {"persistence": {"storageClassName": "fast", "retain": True}}},
+        "networkPolicy": {"metricsFrom": []},
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    },
+    "no-policies": {"networkPolicy": {"enabled": False}, "crds": {"install": False}},
+}

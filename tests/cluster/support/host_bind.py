@@ -1,0 +1,115 @@
+"""Two images made without a registry or a builder: a pod's pause, and one that shows the host's Python."""
+
+import hashlib
+import io
+import json
+import os
+import sys
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PAUSE = "kubealign-pause:test"
+HOST_BIND = "kubealign-hostbind:test"
+# Where the host's folders appear in every container of the node.
+HOST_ROOT = Path("/host")
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+# 65532 is whom the platform's images run as.
+_PASSWORDS = (
+    "root:x:0:0::/root:/bin/sh\nkubealign:x:65532:65532::/tmp:/bin/sh\nnobody:x:65534:65534::/tmp:/bin/sh\n"
+)
+_GROUPS = "root:x:0:\nkubealign:x:65532:\n"
+
+
+@dataclass(frozen=True)
+class HostFolder:
+    """A folder of this machine that containers see at `inside`; the image has a link at its own path."""
+
+    source: Path
+    inside: Path
+
+
+def host_folders(checkout: Path) -> list[HostFolder]:
+    """What the project's Python needs in a container: /usr, the interpreter, its venv and the checkout."""
+    wanted = [Path("/usr"), checkout, Path(sys.prefix), Path(sys.base_prefix)]
+    chosen: list[Path] = []
+    for path in wanted:
+        if not any(path.is_relative_to(other) for other in chosen):
+            chosen.append(path)
+    return [HostFolder(path, HOST_ROOT / f"{number}-{path.name}") for number, path in enumerate(chosen)]
+
+
+def _file(name: str, content: bytes, mode: int) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(content), mode
+    return info, content
+
+
+def _folder(name: str, mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode = tarfile.DIRTYPE, mode
+    return info, b""
+
+
+def _link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = tarfile.SYMTYPE, target
+    return info, b""
+
+
+def _tar(members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for info, content in members:
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _archive(name: str, layer: bytes, settings: Mapping[str, object]) -> bytes:
+    """An image of one layer."""
+    config = {
+        "architecture": _ARCHITECTURES[os.uname().machine],
+        "os": "linux",
+        "config": settings,
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+    }
+    text = json.dumps(config).encode()
+    file = f"{hashlib.sha256(text).hexdigest()}.json"
+    manifest = [{"Config": file, "RepoTags": [f"docker.io/library/{name}"], "Layers": ["layer.tar"]}]
+    parts = ((file, text), ("layer.tar", layer), ("manifest.json", json.dumps(manifest).encode()))
+    return _tar([_file(part, content, 0o644) for part, content in parts])
+
+
+def pause_image(pause: Path) -> bytes:
+    """The image that holds a pod's namespaces: one static binary."""
+    layer = _tar([_file("pause", pause.read_bytes(), 0o755)])
+    return _archive(PAUSE, layer, {"Entrypoint": ["/pause"], "User": "65535:65535"})
+
+
+def host_bind_image(folders: Sequence[HostFolder]) -> bytes:
+    """An image of links to the host's folders, which the node mounts in every container.
+
+    It runs as user 65532, and finds this interpreter's programs on its PATH."""
+    members = [_folder(name) for name in ("etc", "root", "home")]
+    members.append(_folder("tmp", 0o1777))
+    members += [_file("etc/passwd", _PASSWORDS.encode(), 0o644), _file("etc/group", _GROUPS.encode(), 0o644)]
+    # The loader's table and the programs' choices lie beside /usr on Debian.
+    if Path("/etc/ld.so.cache").is_file():
+        members.append(_file("etc/ld.so.cache", Path("/etc/ld.so.cache").read_bytes(), 0o644))
+    if Path("/etc/alternatives").is_dir():
+        links = (path for path in Path("/etc/alternatives").iterdir() if path.is_symlink())
+        members.append(_folder("etc/alternatives"))
+        members += [_link(str(path).lstrip("/"), str(path.readlink())) for path in links]
+    made = {"etc", "root", "home", "tmp"}
+    for folder in folders:
+        parents = [str(parent).lstrip("/") for parent in reversed(folder.source.parents)][1:]
+        members += [_folder(parent) for parent in parents if parent not in made]
+        made.update(parents)
+        members.append(_link(str(folder.source).lstrip("/"), str(folder.inside)))
+    for name in ("bin", "lib", "lib64", "sbin"):
+        if Path("/", name).is_symlink():
+            members.append(_link(name, f"usr/{name}"))
+    path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+    settings = {"Env": [f"PATH={path}"], "User": "65532:65532", "Cmd": ["python"]}
+    return _archive(HOST_BIND, _tar(members), settings)

@@ -1,0 +1,176 @@
+"""A machine inside the machine: processes, mounts and network of a node, apart from everything else.
+
+Whatever a node leaves behind (containers, mounts, interfaces, packet filter rules) lies in these namespaces,
+and the kernel removes all of it when their first process ends, even when the test process is killed."""
+
+import itertools
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .daemon import Daemon, DaemonFailed, plain_environment
+from .programs import program
+
+_COMMAND_SECONDS = 60.0
+_START_SECONDS = 10.0
+_MOST_CLUSTERS = 64
+
+
+class CommandFailed(Exception):
+    """A command on the way to a node failed; the text has what it printed."""
+
+
+def run(command: Sequence[str | Path], *, timeout: float = _COMMAND_SECONDS) -> str:
+    """Output of a command. Raises CommandFailed when it fails or takes longer than `timeout` seconds."""
+    shown = " ".join(map(str, command))
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=plain_environment(),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CommandFailed(f"{shown}: not done after {timeout:g} s") from error
+    if done.returncode != 0:
+        raise CommandFailed(f"{shown}: exit {done.returncode}\n{done.stdout}{done.stderr}".rstrip())
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The addresses of one of several clusters on a machine: none of them is seen outside it."""
+
+    number: int
+
+    @property
+    def link(self) -> str:
+        """The name of the interface on the machine's side."""
+        return f"kubealign{self.number}"
+
+    @property
+    def machine(self) -> str:
+        """Where the node and its pods reach the machine, and so the API server."""
+        return f"10.97.{self.number}.1"
+
+    @property
+    def node(self) -> str:
+        """Where the machine reaches the node, and pods the DNS server."""
+        return f"10.97.{self.number}.2"
+
+    @property
+    def pods(self) -> str:
+        return f"10.98.{self.number}.0/24"
+
+    @property
+    def services(self) -> str:
+        return f"10.99.{self.number}.0/24"
+
+
+class NodeNamespaces:
+    """Namespaces with one process that does nothing, and a link to the machine.
+
+    The machine can reach the node, its pods and their Services by address, and they the machine."""
+
+    def __init__(self, folder: Path) -> None:
+        unshare = [
+            "unshare",
+            "--pid",
+            "--fork",
+            "--kill-child=KILL",
+            "--mount-proc",
+            "--mount",
+            "--net",
+            "--",
+        ]
+        self._holder = Daemon("node-namespaces", [*unshare, program("pause")], folder / "namespaces.log")
+        self._first: int | None = None
+        self._addresses: Addresses | None = None
+
+    @property
+    def addresses(self) -> Addresses:
+        if self._addresses is None:
+            raise DaemonFailed("the namespaces of the node were not opened")
+        return self._addresses
+
+    def open(self) -> None:
+        """Make the namespaces and the link. Raises CommandFailed or DaemonFailed."""
+        self._holder.start()
+        self._holder.wait_until(self._has_first, "the first process of the namespaces", _START_SECONDS)
+        self._addresses = self._link()
+        self._private_folders()
+
+    def close(self) -> None:
+        """End every process inside, and wait until all of them are gone; the kernel does the rest."""
+        first, self._first = self._first, None
+        # The kernel ends the first process with its parent, and all others with the first.
+        self._holder.kill()
+        deadline = time.monotonic() + _COMMAND_SECONDS
+        while first is not None and Path(f"/proc/{first}").exists():
+            if time.monotonic() > deadline:
+                raise DaemonFailed(f"waited {_COMMAND_SECONDS:g} s for the end of the node's processes")
+            time.sleep(0.02)
+        if self._addresses is not None and Path(f"/sys/class/net/{self._addresses.link}").exists():
+            # The kernel removes it too, a little later.
+            subprocess.run(["ip", "link", "del", self._addresses.link], check=False, capture_output=True)
+
+    def command(self, *command: str | Path) -> list[str]:
+        """The command line that runs `command` inside; it ends with the process that was started for it."""
+        if self._first is None:
+            raise DaemonFailed("the namespaces of the node are not open")
+        enter = ["nsenter", f"--target={self._first}", "--pid", "--mount", "--net", "--"]
+        return [*enter, "setpriv", "--pdeathsig=KILL", "--", *map(str, command)]
+
+    def run(self, *command: str | Path, timeout: float = _COMMAND_SECONDS) -> str:
+        """Output of a command inside. Raises CommandFailed."""
+        return run(self.command(*command), timeout=timeout)
+
+    def show(self, folder: Path, at: str) -> None:
+        """Have a folder of the machine appear at the path `at` inside; both are made where missing."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.run("mkdir", "-p", at)
+        self.run("mount", "--bind", folder, at)
+
+    def _has_first(self) -> bool:
+        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
+        # Before it has become `pause` it may still be mounting.
+        if children and Path(f"/proc/{children[0]}/comm").read_text().strip() == "pause":
+            self._first = int(children[0])
+        return self._first is not None
+
+    def _link(self) -> Addresses:
+        """Making the link takes its name, and with it the addresses, in one step."""
+        for number in itertools.count():
+            here = Addresses(number)
+            peer = ["peer", "name", "uplink", "netns", str(self._first)]
+            try:
+                run(["ip", "link", "add", here.link, "type", "veth", *peer])
+                break
+            except CommandFailed as error:
+                if "File exists" not in str(error) or number >= _MOST_CLUSTERS:
+                    raise
+        run(["ip", "address", "add", f"{here.machine}/30", "dev", here.link])
+        run(["ip", "link", "set", here.link, "up"])
+        self.run("ip", "link", "set", "lo", "up")
+        self.run("ip", "address", "add", f"{here.node}/30", "dev", "uplink")
+        self.run("ip", "link", "set", "uplink", "up")
+        # No other way out: what looks for a registry fails at once instead of waiting.
+        self.run("ip", "route", "add", here.services, "via", here.machine)
+        self.run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        for network in (here.pods, here.services):
+            run(["ip", "route", "add", network, "via", here.node])
+        return here
+
+    def _private_folders(self) -> None:
+        """Where programs have fixed paths, what they write is seen inside only."""
+        self.run("mount", "-t", "tmpfs", "tmpfs", "/run")
+        for folder in ("/var/lib", "/var/log"):
+            upper = f"/run/private{folder}"
+            layers = f"lowerdir={folder},upperdir={upper}/upper,workdir={upper}/work"
+            self.run("mkdir", "-p", f"{upper}/upper", f"{upper}/work")
+            self.run("mount", "-t", "overlay", "overlay", "-o", layers, folder)

@@ -1,0 +1,207 @@
+"""A real node: containerd, kubelet, kube-proxy and DNS, in namespaces of their own."""
+
+import http.client
+import json
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kubernetes import client
+
+from . import cgroups, node_settings
+from .control_plane import ControlPlane
+from .daemon import Daemon
+from .host_bind import host_bind_image, host_folders, pause_image
+from .namespaces import CommandFailed, NodeNamespaces
+from .programs import program
+from .requirements import cni_folder, require_node
+
+_CHECKOUT = Path(__file__).resolve().parents[3]
+_READY_SECONDS = 60.0
+_IMPORT_SECONDS = 600.0
+_DNS_SECONDS = 2.0
+
+
+class Node:
+    """A context manager; needs root. `namespaces` must be open, and are closed with the node.
+
+    Every container of the node sees the host's folders of `host_folders` under /host, read-only, and the
+    image HOST_BIND links to them: so it runs this checkout's Python without any volume. NetworkPolicies are
+    accepted and not enforced. No image can be pulled; see `import_image`. A container that fails starts
+    again after at most `restart_seconds`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        namespaces: NodeNamespaces,
+        control_plane: ControlPlane,
+        *,
+        name: str = "real-0",
+        restart_seconds: int = 2,
+    ) -> None:
+        """Raises NodeImpossible where something is missing."""
+        require_node()
+        self.name = name
+        self.logs = folder / "logs"
+        self.addresses = namespaces.addresses
+        self._data = folder / "data"
+        self._settings = folder / "settings"
+        self._spaces = namespaces
+        self._control_plane = control_plane
+        self._cgroup = f"{self.addresses.link}-{name}"
+        self._restart_seconds = restart_seconds
+        config = self._settings
+        self.containerd = self._daemon("containerd", "containerd", "--config", config / "containerd.toml")
+        self.kubelet = self._daemon(
+            "kubelet",
+            program("kubelet"),
+            f"--config={config / 'kubelet.yaml'}",
+            f"--kubeconfig={control_plane.kubeconfig}",
+            f"--hostname-override={name}",
+            f"--node-ip={self.addresses.node}",
+        )
+        self.kube_proxy = self._daemon(
+            "kube-proxy", program("kube-proxy"), f"--config={config / 'kube-proxy.yaml'}"
+        )
+        self.dns = self._daemon("coredns", program("coredns"), "-conf", config / "Corefile")
+
+    @property
+    def daemons(self) -> list[Daemon]:
+        """Its processes, but for the pods, in the order in which they start."""
+        return [self.containerd, self.kubelet, self.kube_proxy, self.dns]
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything that runs on the node, and remove what it stored; its logs stay."""
+        for daemon in reversed(self.daemons):
+            daemon.kill()
+        self._spaces.close()
+        cgroups.remove(self._cgroup)
+        shutil.rmtree(self._data, ignore_errors=True)
+
+    def import_image(self, archive: Path) -> None:
+        """Give the node an image: an archive as `docker save` or `buildah push docker-archive:` writes it.
+
+        Raises CommandFailed. Pods must not ask to pull it: any tag but `latest` will do."""
+        self._ctr("images", "import", archive)
+
+    def name_image(self, name: str, further: str) -> None:
+        """Give an image of the node a further name, both with registry and tag. Raises CommandFailed."""
+        self._ctr("images", "tag", "--force", name, further)
+
+    def images(self) -> list[str]:
+        """The names of the node's images."""
+        return self._ctr("images", "list", "-q").split()
+
+    def _start(self) -> None:
+        self._write_settings()
+        cgroups.make(self._cgroup)
+        self._spaces.show(self._data / "containerd", node_settings.CONTAINERD_FOLDER)
+        self._spaces.show(self._data / "kubelet", node_settings.KUBELET_FOLDER)
+        self._spaces.show(self.logs / "pods", node_settings.POD_LOGS_FOLDER)
+        self.containerd.start()
+        self.containerd.wait_until(self._answers, "an answer", _READY_SECONDS)
+        images = {
+            "pause": pause_image(program("pause")),
+            "hostbind": host_bind_image(host_folders(_CHECKOUT)),
+        }
+        for name, content in images.items():
+            archive = self._data / f"{name}.tar"
+            archive.write_bytes(content)
+            self.import_image(archive)
+        for daemon in (self.kubelet, self.kube_proxy, self.dns):
+            daemon.start()
+        self._publish_api_server()
+        self.kubelet.wait_until(self._is_ready, "the node to be Ready", _READY_SECONDS)
+        self.dns.wait_until(self._dns_answers, "an answer", _READY_SECONDS)
+
+    def _write_settings(self) -> None:
+        plugins = cni_folder()
+        assert plugins is not None
+        cni = self._settings / "cni"
+        cni.mkdir(parents=True, exist_ok=True)
+        default = json.loads(self._spaces.run("ctr", "oci", "spec"))
+        resolver = self._settings / "resolv.conf"
+        base = self._settings / "base.json"
+        authority = self._control_plane.authority.certificate
+        kubeconfig = self._control_plane.kubeconfig
+        proxy = node_settings.kube_proxy(self.addresses, kubeconfig, self.name)
+        files = {
+            resolver: f"nameserver {self.addresses.node}\n",
+            base: node_settings.base_spec(default, host_folders(_CHECKOUT)),
+            cni / "10-kubealign.conflist": node_settings.network(self.addresses),
+            self._settings / "containerd.toml": node_settings.containerd(cni, plugins, base),
+            self._settings / "kubelet.yaml": node_settings.kubelet(
+                self.addresses, authority, self._cgroup, resolver, self._restart_seconds
+            ),
+            self._settings / "kube-proxy.yaml": proxy,
+            self._settings / "Corefile": node_settings.corefile(self.addresses, kubeconfig),
+        }
+        for path, text in files.items():
+            path.write_text(text)
+
+    def _publish_api_server(self) -> None:
+        """Lets pods reach the API server by the Service `kubernetes`, which it was told not to do itself."""
+        discovery = client.DiscoveryV1Api(self._control_plane.api)
+        discovery.create_namespaced_endpoint_slice(
+            "default",
+            client.V1EndpointSlice(
+                address_type="IPv4",
+                endpoints=[client.V1Endpoint(addresses=[self._control_plane.host])],
+                metadata=client.V1ObjectMeta(
+                    name="kubernetes", labels={"kubernetes.io/service-name": "kubernetes"}
+                ),
+                ports=[client.DiscoveryV1EndpointPort(name="https", port=self._control_plane.port)],
+            ),
+        )
+
+    def _daemon(self, name: str, *command: str | Path) -> Daemon:
+        return Daemon(name, self._spaces.command(*command), self.logs / f"{name}.log")
+
+    def _ctr(self, *arguments: str | Path) -> str:
+        address = f"--address={node_settings.CONTAINERD_SOCKET}"
+        return self._spaces.run("ctr", address, "--namespace=k8s.io", *arguments, timeout=_IMPORT_SECONDS)
+
+    def _answers(self) -> bool:
+        try:
+            self._ctr("version")
+        except CommandFailed:
+            return False
+        return True
+
+    def _is_ready(self) -> bool:
+        try:
+            node: Any = client.CoreV1Api(self._control_plane.api).read_node(self.name)
+        except client.ApiException as error:
+            if error.status == 404:
+                return False
+            raise
+        conditions = node.status.conditions or []
+        return not node.spec.taints and any(
+            condition.type == "Ready" and condition.status == "True" for condition in conditions
+        )
+
+    def _dns_answers(self) -> bool:
+        connection = http.client.HTTPConnection(
+            self.addresses.node, node_settings.DNS_READY_PORT, timeout=_DNS_SECONDS
+        )
+        try:
+            connection.request("GET", "/ready")
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()

@@ -1,0 +1,95 @@
+"""Small jobs for real pods. How long a step takes lies in a file that the test may change at any time."""
+
+from pathlib import Path
+from typing import Any
+
+from support.tiny_jobs import FROM_CONFIG, write_prompts
+
+from .behaviour import Json
+from .tenant import CLAIM, Tenant
+
+_FUNCTIONS = "functions"
+_PACE = "pace"
+PROMPTS_PER_STEP = 4
+
+# The test's finger on the job: each scoring takes as long as the file says.
+_REWARD = f"""
+import time
+from pathlib import Path
+
+def reward(prompts, responses, **columns):
+    time.sleep(float(Path("/volumes/{CLAIM}/{_PACE}").read_text()))
+    return [response.count("a") / max(1, len(response)) for response in responses]
+"""
+
+
+def prepare(tenant: Tenant, steps: int) -> None:
+    """The data of `steps` steps, the reward's function, and a slow pace."""
+    write_prompts(tenant.folder, steps * PROMPTS_PER_STEP)
+    set_pace(tenant, 1.0)
+    function = {"kind": "ConfigMap", "metadata": {"name": _FUNCTIONS}, "data": {"reward.py": _REWARD}}
+    tenant.apply({"apiVersion": "v1", **function})
+
+
+def set_pace(tenant: Tenant, seconds: float) -> None:
+    """Each scoring takes `seconds` more than it needs."""
+    replacement = tenant.folder / f".{_PACE}"
+    replacement.write_text(str(seconds))
+    replacement.chmod(0o644)
+    replacement.rename(tenant.folder / _PACE)
+
+
+def paced_job(name: str, steps: int, **spec: Any) -> Json:
+    """Every role but critic and reference; anything in `spec` replaces what is here."""
+    source = {"volume": {"claimName": CLAIM, "path": "prompts.jsonl"}}
+    function = {"configMap": {"name": _FUNCTIONS, "key": "reward.py", "function": "reward"}}
+    parts: dict[str, Any] = {
+        "maxSteps": steps,
+        # Without KL there is no reference: one start less that imports torch.
+        "algorithm": {
+            "rloo": {
+                "promptsPerStep": PROMPTS_PER_STEP,
+                "samplesPerPrompt": 2,
+                "kl": {"fixed": {"coefficient": 0.0}},
+            }
+        },
+        "policy": {"model": FROM_CONFIG},
+        "data": {"prompts": {"source": source}},
+        "trainer": {"optimizer": {"adamW": {"learningRate": 1.0e-3}}},
+        "rewards": [{"name": "letters", "function": function}],
+        "rollout": {"engine": {"torch": {"maxSequences": 64}}, "sampling": {"maxTokens": 4}},
+        "checkpoint": {"everySteps": 3, "volume": {"claimName": CLAIM, "path": "runs"}},
+        # A bus that is told to end while it begins does not hear it.
+        "lifecycle": {"gracePeriodSeconds": 10},
+        "podTemplate": _resources(
+            {"requests": {"cpu": "50m", "memory": "512Mi"}, "limits": {"memory": "3Gi"}}
+        ),
+    }
+    return {
+        "apiVersion": "kubealign.dev/v1alpha1",
+        "kind": "AlignmentJob",
+        "metadata": {"name": name},
+        "spec": parts | spec,
+    }
+
+
+def container(**fields: Any) -> Json:
+    """A pod template that sets fields of every container of a job."""
+    return {"spec": {"containers": [{"name": "main", **fields}]}}
+
+
+def _resources(held: Json) -> Json:
+    return container(resources=held)
+
+
+def assert_each_prompt_once(tenant: Tenant, job: str, steps: int) -> None:
+    """Whatever happened meanwhile: every step was done once, and every prompt of the epoch trained once."""
+    history = tenant.history(job)
+    assert [line["step"] for line in history] == list(range(1, steps + 1))
+    trained = [prompt for line in history for prompt in line["prompts"]]
+    assert sorted(trained) == sorted(f"0/{row}" for row in range(steps * PROMPTS_PER_STEP))
+    assert _result(tenant, job).exists()
+
+
+def _result(tenant: Tenant, job: str) -> Path:
+    return tenant.run_folder(job) / "result" / "config.json"

@@ -1,0 +1,90 @@
+"""The whole platform on a real node: Helm installs the chart with images built from this checkout."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kubealign.local.redis_server import redis_program
+
+from .built_images import OPERATOR, operator_image
+from .cluster import Cluster
+from .helm import CHART, NAMESPACE, RELEASE, Helm
+from .host_bind import HOST_BIND
+
+_INSTALL_SECONDS = 180.0
+_GONE_SECONDS = 90
+_PROBE_SECONDS = 10.0
+
+
+def redis_with_tls() -> Path | None:
+    """A Redis server of this machine that speaks TLS; the one in the wheel does not."""
+    found = shutil.which("redis-server")
+    if found is None:
+        return None
+    linked = subprocess.run(
+        ["ldd", found], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+    )
+    return Path(found) if "libssl" in linked.stdout else None
+
+
+def _image(reference: str) -> dict[str, str]:
+    repository, _, tag = reference.partition(":")
+    return {"repository": f"docker.io/library/{repository}", "tag": tag, "pullPolicy": "Never"}
+
+
+def platform_values() -> dict[str, Any]:
+    """The operator in its own image; Redis and the pods of jobs run this machine's programs."""
+    redis = redis_with_tls()
+    return {
+        "operator": {"image": _image(OPERATOR)},
+        "jobs": {"image": _image(HOST_BIND)},
+        "redis": {
+            "embedded": {
+                "image": _image(HOST_BIND),
+                "command": [str(redis or redis_program())],
+                "tls": redis is not None,
+                "persistence": {"enabled": False},
+            }
+        },
+    }
+
+
+@contextmanager
+def installed(cluster: Cluster, folder: Path, values: Mapping[str, Any] | None = None) -> Iterator[Helm]:
+    """The platform, ready, in the namespace NAMESPACE; uninstalled at the end with the resource and all jobs.
+
+    `values` replaces platform_values(). Raises BuildImpossible where the operator's image cannot be built."""
+    cluster.import_image(operator_image())
+    with _system_namespace(cluster), _released(cluster, folder, values or platform_values()) as helm:
+        yield helm
+
+
+@contextmanager
+def _released(cluster: Cluster, folder: Path, values: Mapping[str, Any]) -> Iterator[Helm]:
+    helm = Helm(folder, cluster.control_plane.kubeconfig)
+    where = ("--namespace", NAMESPACE, "-f", str(helm.values(values)), "--set", "crds.keep=false")
+    waiting = ("--wait", "--timeout", f"{_INSTALL_SECONDS:.0f}s")
+    try:
+        helm("install", RELEASE, str(CHART), *where, *waiting, timeout=_INSTALL_SECONDS + 30)
+        yield helm
+    finally:
+        uninstall = ("uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found", "--wait")
+        helm(*uninstall, timeout=_INSTALL_SECONDS)
+        # Helm waits for what it made, which does not include the pods of a Deployment.
+        gone = ("wait", "pods", "--all", "-n", NAMESPACE, "--for=delete", f"--timeout={_GONE_SECONDS}s")
+        cluster.kubectl(*gone, timeout=_GONE_SECONDS + 10)
+
+
+@contextmanager
+def _system_namespace(cluster: Cluster) -> Iterator[None]:
+    """The namespace NAMESPACE, where Pod Security is enforced; gone at the end."""
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    cluster.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
+    try:
+        yield
+    finally:
+        waiting = f"--timeout={_GONE_SECONDS}s"
+        cluster.kubectl("delete", "namespace", NAMESPACE, waiting, timeout=_GONE_SECONDS + 10)

@@ -1,0 +1,107 @@
+"""Which programs a test cluster consists of, from which module each is built, and where each one lies."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+TOOLS = Path(__file__).resolve().parents[1] / "tools"
+KUBERNETES_VERSION = "1.35.4"
+# Without the version the API server calls itself v0.0.0, and clients misbehave.
+_VERSION_FLAGS = " ".join(
+    f"-X k8s.io/component-base/version.{name}={value}"
+    for name, value in (
+        ("gitVersion", f"v{KUBERNETES_VERSION}"),
+        ("gitMajor", KUBERNETES_VERSION.split(".")[0]),
+        ("gitMinor", KUBERNETES_VERSION.split(".")[1]),
+    )
+)
+BUILD_FLAGS = ("-trimpath", "-ldflags", f"-s -w {_VERSION_FLAGS}")
+
+
+class Level(StrEnum):
+    """What the programs are for; a machine without root needs no `node`."""
+
+    CONTROL_PLANE = "control-plane"
+    CHART = "chart"
+    NODE = "node"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One binary: `package` is built inside the module in the folder `module` of tools/."""
+
+    name: str
+    level: Level
+    module: str
+    package: str
+
+
+# Ordered so that what compiles the most comes first and later ones find it in Go's cache.
+PROGRAMS = (
+    Program("kube-apiserver", Level.CONTROL_PLANE, "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    Program("etcd", Level.CONTROL_PLANE, "kubernetes", "go.etcd.io/etcd/server/v3"),
+    Program(
+        "kube-controller-manager",
+        Level.CONTROL_PLANE,
+        "kubernetes",
+        "k8s.io/kubernetes/cmd/kube-controller-manager",
+    ),
+    Program("kube-scheduler", Level.CONTROL_PLANE, "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    Program("kubectl", Level.CONTROL_PLANE, "kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
+    Program("kubelet", Level.NODE, "kubernetes", "k8s.io/kubernetes/cmd/kubelet"),
+    Program("kube-proxy", Level.NODE, "kubernetes", "k8s.io/kubernetes/cmd/kube-proxy"),
+    Program("coredns", Level.NODE, "coredns", "."),
+    Program("pause", Level.NODE, "pause", "."),
+    Program("helm", Level.CHART, "helm", "helm.sh/helm/v4/cmd/helm"),
+)
+
+
+class ProgramMissing(Exception):
+    """A program of the cluster has not been built on this machine."""
+
+
+def cache_folder() -> Path:
+    """Where built programs are kept between checkouts: $KUBEALIGN_CACHE, else the user's cache folder."""
+    if chosen := os.environ.get("KUBEALIGN_CACHE"):
+        return Path(chosen) / "cluster"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "kubealign" / "cluster"
+
+
+def digest() -> str:
+    """A digest of all that the programs depend on: the files of the modules and the flags of the build."""
+    state = hashlib.sha256(repr((BUILD_FLAGS, PROGRAMS)).encode())
+    for file in sorted(TOOLS.glob("*/*")):
+        if file.name in ("go.mod", "go.sum") or file.suffix == ".go":
+            state.update(f"{file.relative_to(TOOLS)}\0".encode() + file.read_bytes() + b"\0")
+    return state.hexdigest()[:16]
+
+
+def build_folder() -> Path:
+    """Where the programs of this state of the modules belong, whether they are built or not."""
+    return cache_folder() / digest() / "bin"
+
+
+def find(name: str) -> Path | None:
+    """The program called `name`: from KUBEBUILDER_ASSETS where it has it, else as built; None if neither."""
+    folders = [build_folder()]
+    if assets := os.environ.get("KUBEBUILDER_ASSETS"):
+        folders.insert(0, Path(assets))
+    return next((folder / name for folder in folders if os.access(folder / name, os.X_OK)), None)
+
+
+def program(name: str) -> Path:
+    """Like `find`, but raises ProgramMissing, which says what to do."""
+    if path := find(name):
+        return path
+    raise ProgramMissing(
+        f"{name} is neither in KUBEBUILDER_ASSETS ({os.environ.get('KUBEBUILDER_ASSETS', 'not set')}) "
+        f"nor in {build_folder()}: run `make cluster-tools`"
+    )
+
+
+def missing(level: Level) -> list[Program]:
+    """The programs of a level that are still to be built."""
+    return [program for program in PROGRAMS if program.level == level and find(program.name) is None]

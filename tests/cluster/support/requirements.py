@@ -1,0 +1,80 @@
+"""What a machine must have to run real pods."""
+
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from . import cgroups
+from .programs import Level
+
+CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
+_TRIAL_SECONDS = 10
+_CNI_PLUGINS = ("ptp", "host-local", "portmap", "loopback")
+# Command, and the Debian package that has it.
+_COMMANDS = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "iptables": "iptables",
+    "ip": "iproute2",
+    "mount": "mount",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+}
+
+
+class NodeImpossible(Exception):
+    """Real pods cannot run on this machine; the text names everything that is missing."""
+
+
+def cni_folder() -> Path | None:
+    """Where the network plugins lie; None if one that is needed is not there."""
+    for folder in CNI_FOLDERS:
+        if all(os.access(folder / plugin, os.X_OK) for plugin in _CNI_PLUGINS):
+            return folder
+    return None
+
+
+@cache
+def missing_for_a_node() -> tuple[str, ...]:
+    """What this machine lacks to run a node, one phrase each; empty when it lacks nothing."""
+    return tuple(_missing())
+
+
+def _missing() -> list[str]:
+    if os.uname().sysname != "Linux":
+        return ["Linux"]
+    lacking = []
+    if os.geteuid() != 0:
+        lacking.append(f"root (this is user {os.geteuid()})")
+    absent = {package for command, package in _COMMANDS.items() if shutil.which(command) is None}
+    lacking += [f"the package {package}" for package in sorted(absent)]
+    if cni_folder() is None:
+        lacking.append(f"the package containernetworking-plugins (in {' or '.join(map(str, CNI_FOLDERS))})")
+    if lacking:
+        return lacking
+    if not _makes_namespaces():
+        lacking.append("the right to make namespaces (CAP_SYS_ADMIN)")
+    fixed = [str(tree) for tree in cgroups.hierarchies() if not os.access(tree, os.W_OK)]
+    if fixed:
+        lacking.append(f"control groups that can be written ({', '.join(fixed)})")
+    return lacking
+
+
+def _makes_namespaces() -> bool:
+    command = ["unshare", "--pid", "--fork", "--mount", "--net", "true"]
+    return subprocess.run(command, capture_output=True, timeout=_TRIAL_SECONDS, check=False).returncode == 0
+
+
+def usable_levels() -> list[Level]:
+    """The levels of programs that this machine can make use of."""
+    return [level for level in Level if level is not Level.NODE or not missing_for_a_node()]
+
+
+def require_node() -> None:
+    """Raises NodeImpossible where real pods cannot run."""
+    if lacking := missing_for_a_node():
+        raise NodeImpossible(f"a real node needs {', '.join(lacking)}")

@@ -1,0 +1,66 @@
+"""A namespace with jobs, as a test sees it past the operator."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from .behaviour import Behaviour, Json
+from .cluster_jobs import apply
+from .control_plane import ControlPlane
+
+_SECONDS = 60.0
+_POLL_SECONDS = 0.1
+
+_JOBS = ("kubealign.dev", "v1alpha1")
+
+
+class Team:
+    """What is there, and waiting for what should be."""
+
+    def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
+        self.control_plane = control_plane
+        self.namespace = namespace
+        self._custom = client.CustomObjectsApi(control_plane.api)
+        self._core = client.CoreV1Api(control_plane.api)
+
+    def apply(self, *jobs: Json) -> None:
+        apply(self.control_plane, self.namespace, *jobs)
+
+    def job(self, name: str) -> Any:
+        return self._custom.get_namespaced_custom_object(*_JOBS, self.namespace, "alignmentjobs", name)
+
+    def phases(self) -> dict[str, str]:
+        listed: Any = self._custom.list_namespaced_custom_object(*_JOBS, self.namespace, "alignmentjobs")
+        return {item["metadata"]["name"]: item.get("status", {}).get("phase", "") for item in listed["items"]}
+
+    def pods(self) -> dict[str, str]:
+        """Name -> uid."""
+        listed = self._core.list_namespaced_pod(self.namespace)
+        return {pod.metadata.name: pod.metadata.uid for pod in listed.items}
+
+    def until(self, so: Callable[[], bool], what: str, seconds: float = _SECONDS) -> None:
+        end = time.monotonic() + seconds
+        while not so():
+            if time.monotonic() > end:
+                jobs = self.control_plane.kubectl("get", "aj,pods", "-n", self.namespace)
+                pytest.fail(f"waited {seconds:g} s for {what}; there are\n{jobs}")
+            time.sleep(_POLL_SECONDS)
+
+    def until_phase(self, name: str, phase: str) -> None:
+        self.until(lambda: self.phases().get(name) == phase, f"{name} to be {phase}")
+
+
+class Runs:
+    """How often the pods of each process were started, by namespace/name, and with which uids."""
+
+    def __init__(self, behave: Callable[[Json], Behaviour]) -> None:
+        self._behave = behave
+        self.uids: dict[str, set[str]] = {}
+
+    def __call__(self, pod: Json) -> Behaviour:
+        metadata = pod["metadata"]
+        self.uids.setdefault(metadata["name"], set()).add(metadata["uid"])
+        return self._behave(pod)

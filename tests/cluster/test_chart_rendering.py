@@ -1,0 +1,183 @@
+"""What the chart makes of values: without a cluster."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.support.chart_values import VALUES
+from cluster.support.helm import CHART, RELEASE, Helm, HelmFailed, of_kind, pod_specs
+from cluster.support.programs import find
+from kubealign_operator.controller.config import OperatorConfig, load
+
+pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
+
+OPERATOR = f"{RELEASE}-operator"
+MANIFEST = CHART / "files" / "alignmentjobs.kubealign.dev.yaml"
+
+
+@pytest.fixture
+def helm(tmp_path: Path) -> Helm:
+    return Helm(tmp_path / "helm")
+
+
+def configuration(objects: list[dict[str, Any]], folder: Path) -> OperatorConfig:
+    """The operator's file, as the operator reads it."""
+    maps = of_kind(objects, "ConfigMap")
+    [text] = [found["data"]["config.yaml"] for found in maps if "config.yaml" in found["data"]]
+    file = folder / "config.yaml"
+    file.write_text(text)
+    return load(file)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_helm_finds_nothing_wrong(helm: Helm, name: str) -> None:
+    helm("lint", str(CHART), "--strict", "--quiet", "-f", str(helm.values(VALUES[name])))
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_operator_reads_its_file(helm: Helm, tmp_path: Path, name: str) -> None:
+    config = configuration(helm.render(VALUES[name]), tmp_path)
+    assert config.namespaces == VALUES[name].get("watchNamespaces", [])
+    assert config.leader_election is not None
+    if name == "no-redis":
+        assert config.redis is None
+    else:
+        assert config.redis is not None
+        assert config.redis.host == config.platform.redis_host
+        assert config.redis.tls == config.platform.redis_tls == (name != "plain-redis")
+
+
+def test_what_the_administrator_sets_reaches_the_pods_of_jobs(helm: Helm, tmp_path: Path) -> None:
+    platform = configuration(helm.render(VALUES["everything"]), tmp_path).platform
+    assert (platform.run_as_user, platform.fs_group) == (1000, 2000)
+    assert platform.pod_template["spec"] == {"imagePullSecrets": [{"name": "registry"}]}
+    assert platform.default_resources == {"trainer": {"requests": {"cpu": "2", "memory": "4Gi"}}}
+
+
+def test_what_an_external_redis_needs_is_mounted(helm: Helm, tmp_path: Path) -> None:
+    objects = helm.render(VALUES["external-redis"])
+    config = configuration(objects, tmp_path)
+    assert config.redis is not None
+    assert (config.redis.host, config.redis.port) == ("redis.example", 6380)
+    assert not of_kind(objects, "StatefulSet", "Secret")
+    spec = pod_specs(objects)[f"Deployment/{OPERATOR}"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    secrets = {found["name"]: found["secret"]["secretName"] for found in spec["volumes"] if "secret" in found}
+    assert secrets == {"redis": "redis-login", "redis-ca": "redis-ca"}
+    assert str(config.redis.password_file) == f"{mounted['redis']}/password"
+    assert str(config.redis.ca_file) == f"{mounted['redis-ca']}/ca.crt"
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"operators": {}}, "operators"),
+        ({"operator": {"replica": 2}}, "replica"),
+        ({"operator": {"replicas": 0}}, "replicas"),
+        ({"operator": {"image": {"digest": "latest"}}}, "digest"),
+        ({"operator": {"image": {"repository": ""}}}, "repository"),
+        ({"operator": {"logLevel": "info"}}, "logLevel"),
+        ({"operator": {"resources": {"cpu": "1"}}}, "cpu"),
+        ({"watchNamespaces": "team-a"}, "watchNamespaces"),
+        ({"watchNamespaces": ["Team"]}, "watchNamespaces"),
+        ({"jobs": {"runAsUser": 0}}, "runAsUser"),
+        ({"jobs": {"podTemplate": {"containers": []}}}, "containers"),
+        ({"jobs": {"defaultResources": {"trainers": {}}}}, "trainers"),
+        ({"redis": {"host": "redis.example"}}, "host"),
+        ({"redis": {"embedded": {"maxMemory": "1Gi"}}}, "maxMemory"),
+        ({"redis": {"embedded": {"enabled": False}, "external": {"host": "r"}}}, "existingSecret"),
+        ({"dashboard": {"enabled": True}}, "repository"),
+        ({"networkPolicy": {"metricsFrom": [{}]}}, "metricsFrom"),
+        ({"serviceMonitor": {"interval": "often"}}, "interval"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused_by_name(helm: Helm, values: dict[str, Any], named: str) -> None:
+    with pytest.raises(HelmFailed, match=named):
+        helm.render(values)
+
+
+def test_every_default_is_in_the_schema_and_every_key_of_the_schema_has_one() -> None:
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def compare(rule: dict[str, Any], held: Any, where: str) -> None:
+        rule = schema["$defs"][rule["$ref"].rpartition("/")[2]] if "$ref" in rule else rule
+        if rule.get("additionalProperties") is not False or not isinstance(held, dict) or not held:
+            return
+        known = set(rule["properties"]) - {"global"}
+        optional = {"limits", "requests", "claims"}
+        assert known - optional <= set(held), f"{where}: no default"
+        assert set(held) <= known, f"{where}: not in the schema"
+        for key, value in held.items():
+            compare(rule["properties"][key], value, f"{where}.{key}")
+
+    compare(schema, defaults, "values")
+
+
+def test_the_resource_is_the_file_with_labels_added(helm: Helm) -> None:
+    [made] = of_kind(helm.render({}), "CustomResourceDefinition")
+    committed = yaml.safe_load(MANIFEST.read_text())
+    assert made["spec"] == committed["spec"]
+    assert made["metadata"]["name"] == committed["metadata"]["name"]
+    assert made["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    [gone] = of_kind(helm.render({"crds": {"keep": False}}), "CustomResourceDefinition")
+    assert "annotations" not in gone["metadata"]
+    assert not of_kind(helm.render({"crds": {"install": False}}), "CustomResourceDefinition")
+
+
+def test_the_operator_has_these_rights_and_no_other(helm: Helm) -> None:
+    objects = helm.render({"rbac": {"userRoles": False}})
+    roles = of_kind(objects, "ClusterRole", "Role")
+    rights = {
+        (role["kind"], resource): (set(rule["verbs"]), tuple(rule.get("resourceNames", ())))
+        for role in roles
+        for rule in role["rules"]
+        for resource in rule["resources"]
+    }
+    assert rights == {
+        ("ClusterRole", "alignmentjobs"): ({"list", "watch", "delete"}, ()),
+        ("ClusterRole", "alignmentjobs/status"): ({"patch"}, ()),
+        ("ClusterRole", "pods"): ({"get", "list", "watch", "create", "patch", "delete"}, ()),
+        ("ClusterRole", "secrets"): ({"get", "create"}, ()),
+        ("ClusterRole", "configmaps"): ({"get", "create"}, ()),
+        ("ClusterRole", "services"): ({"get", "create"}, ()),
+        ("ClusterRole", "networkpolicies"): ({"get", "create"}, ()),
+        ("ClusterRole", "events"): ({"create", "patch"}, ()),
+        ("Role", "leases"): ({"get", "update"}, (OPERATOR,)),
+    }
+
+
+def test_named_namespaces_get_a_role_each_and_the_cluster_none(helm: Helm) -> None:
+    objects = helm.render(VALUES["two-namespaces"])
+    assert not of_kind(objects, "ClusterRole", "ClusterRoleBinding")
+    roles = {found["metadata"]["namespace"] for found in of_kind(objects, "Role")}
+    bindings = of_kind(objects, "RoleBinding")
+    assert roles == {found["metadata"]["namespace"] for found in bindings}
+    assert roles == {"team-a", "team-b", "kubealign-system"}
+    account = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": "kubealign-system"}
+    assert all(found["subjects"] == [account] for found in bindings)
+
+
+def test_a_pod_gets_an_api_token_only_where_it_asks_the_api(helm: Helm) -> None:
+    specs = pod_specs(helm.render(VALUES["dashboard"]))
+    with_token = {name for name, spec in specs.items() if spec["automountServiceAccountToken"]}
+    assert with_token == {f"Deployment/{OPERATOR}", f"Pod/{RELEASE}-test"}
+
+
+def test_a_new_chart_alone_restarts_nothing(helm: Helm, tmp_path: Path) -> None:
+    before = of_kind(helm.render({}), "Deployment", "StatefulSet")
+    images = {"operator": {"image": {"tag": "1"}}, "jobs": {"image": {"tag": "1"}}}
+    pinned = of_kind(helm.render(images), "Deployment", "StatefulSet")
+    for found in before:
+        assert "helm.sh/chart" not in found["spec"]["template"]["metadata"]["labels"]
+    changed = [new["kind"] for old, new in zip(before, pinned, strict=True) if old["spec"] != new["spec"]]
+    assert changed == ["Deployment"]
+
+
+def test_versions_agree() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = tomllib.loads((CHART.parents[1] / "pyproject.toml").read_text())["project"]
+    assert chart["appVersion"] == project["version"]

@@ -1,0 +1,133 @@
+"""Turns in a life of a job that clients of a real API server cause: suspend, scale, failures, the TTL."""
+
+from collections.abc import Callable
+from typing import Any
+
+from kubernetes import client
+
+from cluster.support.behaviour import Behaviour, Exit, Json, Waiting
+from cluster.support.cluster_jobs import finishing, process_of, rloo, sft, until_told
+from cluster.support.operator_process import OperatorProcess
+from cluster.support.simulated_kubelet import SimulatedKubelet
+from cluster.support.team import Runs, Team
+
+
+def _patch(team: Team, name: str, spec: Json) -> None:
+    api = client.CustomObjectsApi(team.control_plane.api)
+    where = ("kubealign.dev", "v1alpha1", team.namespace, "alignmentjobs", name)
+    api.patch_namespaced_custom_object(*where, {"spec": spec})
+
+
+def _says(team: Team, name: str, text: str) -> Callable[[], bool]:
+    def so() -> bool:
+        status: Any = team.job(name).get("status", {})
+        return text in status.get("message", "")
+
+    return so
+
+
+def test_suspend_frees_the_pods_and_resume_brings_them_back(
+    team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    simulated.behave = lambda pod: (
+        Behaviour(stop_after=0.5) if process_of(pod) != "prepare" else finishing(pod)
+    )
+    team.apply(sft("one"))
+    team.until_phase("one", "Running")
+    before = set(team.pods().values())
+    _patch(team, "one", {"suspend": True})
+    team.until_phase("one", "Suspended")
+    assert not [name for name in team.pods() if not name.endswith("-prepare")]
+    _patch(team, "one", {"suspend": False})
+    team.until_phase("one", "Running")
+    assert not {uid for name, uid in team.pods().items() if not name.endswith("-prepare")} & before
+
+
+def test_scale_changes_the_workers_only(
+    team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    simulated.behave = until_told
+    team.apply(rloo("one"))
+    team.until_phase("one", "Running")
+    before = team.pods()
+    kubectl = team.control_plane.kubectl
+    for replicas in (4, 1):
+        kubectl("scale", "aj/one", f"--replicas={replicas}", "-n", team.namespace)
+        wanted = {f"one-rollout-{number}" for number in range(replicas)}
+        team.until(
+            lambda wanted=wanted: {name for name in team.pods() if "rollout" in name} == wanted,
+            f"{replicas} workers",
+        )
+        team.until(
+            lambda replicas=replicas: team.job("one")["status"].get("rolloutReplicas") == replicas,
+            "the count in the status",
+        )
+    after = team.pods()
+    kept = {name for name in before if "rollout" not in name or name.endswith("rollout-0")}
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+
+
+def test_a_rank_that_crashes_takes_its_group_along(
+    team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    simulated.behave = until_told
+    team.apply(rloo("one"))
+    team.until_phase("one", "Running")
+    before = team.pods()
+    simulated.exit(team.namespace, "one-trainer-1", Exit(1, "the loss is not a number"))
+    ranks = {"one-trainer-0", "one-trainer-1"}
+
+    def replaced() -> bool:
+        now = team.pods()
+        return ranks <= now.keys() and all(now[name] != before[name] for name in ranks)
+
+    team.until(replaced, "both ranks to be replaced")
+    team.until(lambda: team.job("one")["status"].get("restarts") == 1, "one restart to be counted")
+    workers = [name for name in before if "rollout" in name]
+    assert {name: team.pods()[name] for name in workers} == {name: before[name] for name in workers}
+
+
+def test_what_no_restart_mends_ends_the_job_in_its_own_words(
+    team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    simulated.behave = runs = Runs(
+        lambda pod: (
+            Behaviour(exit=Exit(78, "data/train.jsonl has no rows"))
+            if process_of(pod) == "prepare"
+            else Behaviour()
+        )
+    )
+    team.apply(sft("one"))
+    team.until_phase("one", "Failed")
+    assert "data/train.jsonl has no rows" in team.job("one")["status"]["message"]
+    assert all(len(uids) == 1 for uids in runs.uids.values())
+
+
+def test_an_image_that_cannot_be_pulled_is_told(
+    team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    why = Waiting("ImagePullBackOff", 'Back-off pulling image "none"')
+    simulated.behave = lambda pod: Behaviour(stuck=why)
+    team.apply(sft("one"))
+    team.until(_says(team, "one", "image"), "the image in the job's message")
+
+
+def test_a_finished_job_goes_after_its_time(
+    team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    simulated.behave = finishing
+    team.apply(sft("one", lifecycle={"ttlSecondsAfterFinished": 3}))
+    team.until_phase("one", "Succeeded")
+    team.until(lambda: "one" not in team.phases(), "the job to be deleted")
+    team.until(lambda: not team.pods(), "its pods to go")
+
+
+def test_a_job_waits_for_the_one_that_it_needs(
+    team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    simulated.behave = finishing
+    team.apply(rloo("two", policy={"model": {"job": {"name": "one"}}}))
+    team.until(_says(team, "two", "one"), "the missing job in the message")
+    assert team.phases() == {"two": "Pending"}
+    team.apply(sft("one"))
+    team.until_phase("two", "Succeeded")

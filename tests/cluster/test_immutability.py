@@ -1,0 +1,113 @@
+"""What of a job may change once it exists, and what kubectl scale does to it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cluster.support.control_plane import ControlPlane
+from cluster.support.door import Door, Refused
+from cluster.support.kubectl import KubectlFailed
+from kubealign.spec.changes import IN_CLUSTER
+from kubealign.spec.fields import allowed
+from kubealign.spec.job import AlignmentJobSpec
+from support.bad_specs import whole_job
+
+_CONFIG = {"architecture": {"model_type": "llama", "hidden_size": 64}, "tokenizer": {"path": "t"}}
+
+#: What the job below is made of, beside the defaults.
+GIVEN: dict[str, Any] = {
+    "spec.maxSteps": 100,
+    "spec.policy": {"model": {"config": _CONFIG}},
+    "spec.rollout": {"replicas": 2},
+    "spec.reference": {"placement": "Own"},
+    "spec.podTemplate": {"spec": {"nodeSelector": {"pool": "a"}}},
+}
+
+FIXED: list[tuple[str, Any]] = [
+    ("seed", {"seed": 2}),
+    ("maxSteps", {"maxSteps": 99}),
+    ("maxSteps", {"maxSteps": 101}),
+    ("algorithm", {"algorithm": {"ppo": {"epochsPerStep": 2}}}),
+    ("algorithm", {"algorithm": {"ppo": None, "rloo": {}}, "reference": None}),
+    ("policy", {"policy": {"model": {"config": {"architecture": {"hidden_size": 128}}}}}),
+    ("policy", {"policy": {"model": {"config": {"architecture": {"new": {"deep": 1}}}}}}),
+    ("data", {"data": {"prompts": {"limit": 5}}}),
+    ("data", {"data": {"prompts": {"source": {"path": "other.jsonl"}}}}),
+    ("trainer", {"trainer": {"ranks": 2}}),
+    ("trainer", {"trainer": {"podTemplate": {}}}),
+    ("critic", {"critic": {}}),
+    ("reference", {"reference": None}),
+    ("reference", {"reference": {"placement": "WithTrainer"}}),
+    ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "weight": 2}]}),
+    ("rewards", {"rewards": [{"name": "other", "model": {"path": "reward"}}]}),
+    ("rollout.sampling", {"rollout": {"sampling": {"maxTokens": 8}}}),
+    ("rollout.engine", {"rollout": {"engine": {"torch": {"maxSequences": 8}}}}),
+    ("rollout.groupRetries", {"rollout": {"groupRetries": 9}}),
+    ("rollout.podTemplate", {"rollout": {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}}),
+    ("validation", {"validation": {"data": {"prompts": {"source": {"path": "held"}}}}}),
+    ("podTemplate", {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}),
+    ("podTemplate", {"podTemplate": None}),
+    ("rollout.minReplicas", {"rollout": {"minReplicas": 2}}),
+    ("checkpoint", {"checkpoint": {"keep": 5}}),
+    ("lifecycle.maxFailedGroups", {"lifecycle": {"maxFailedGroups": 1}}),
+    ("lifecycle.gracePeriodSeconds", {"lifecycle": {"gracePeriodSeconds": 1}}),
+]
+
+FREE: list[dict[str, Any]] = [
+    {"suspend": True},
+    {"suspend": False},
+    {"rollout": {"replicas": 4}},
+    {"lifecycle": {"activeDeadlineSeconds": 60, "maxRestarts": 0}},
+    {"lifecycle": {"activeDeadlineSeconds": None, "ttlSecondsAfterFinished": 0}},
+]
+
+
+def test_what_a_job_learns_is_fixed_and_how_it_runs_is_not(door: Door) -> None:
+    before = door.create(whole_job("ppo", GIVEN))
+    for field, change in FIXED:
+        with pytest.raises(Refused, match=rf"spec\.{field}: Invalid value: cannot be changed"):
+            door.patch("ppo", {"spec": change})
+    assert door.patch("ppo", {})["spec"] == before["spec"]
+    for change in FREE:
+        door.patch("ppo", {"spec": change})
+    after = door.patch("ppo", {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}})
+    assert after["spec"]["rollout"]["replicas"] == 4
+    assert after["spec"]["lifecycle"]["ttlSecondsAfterFinished"] == 0
+    assert "activeDeadlineSeconds" not in after["spec"]["lifecycle"]
+
+
+def test_every_field_of_the_spec_is_in_one_of_the_tables() -> None:
+    free = {path.split(".")[1] for path in IN_CLUSTER}
+    tried = {field.split(".")[0] for field, _ in FIXED} | {name for change in FREE for name in change}
+    assert set(allowed(AlignmentJobSpec)) == tried
+    assert free <= {name for change in FREE for name in change}
+
+
+@pytest.mark.parametrize("flags", [(), ("--server-side",)], ids=["by-client", "by-server"])
+def test_the_same_document_applied_again_changes_nothing(
+    flags: tuple[str, ...], control_plane: ControlPlane, door: Door, namespace: str
+) -> None:
+    text = json.dumps(whole_job("ppo", GIVEN))
+    control_plane.kubectl("apply", "-n", namespace, *flags, "-f", "-", stdin=text)
+    before = door.patch("ppo", {})
+    control_plane.kubectl("apply", "-n", namespace, *flags, "-f", "-", stdin=text)
+    after = door.patch("ppo", {})
+    assert (after["spec"], after["metadata"]["generation"]) == (before["spec"], 1)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "rloo", "grpo"])
+def test_a_job_that_says_nothing_of_rollout_can_be_scaled(
+    algorithm: str, control_plane: ControlPlane, door: Door, namespace: str
+) -> None:
+    door.create(whole_job(algorithm))
+    control_plane.kubectl("scale", f"aj/{algorithm}", "--replicas=3", "-n", namespace)
+    assert door.patch(algorithm, {})["spec"]["rollout"]["replicas"] == 3
+    with pytest.raises(KubectlFailed, match=r"spec\.rollout\.replicas.*greater than or equal to 1"):
+        control_plane.kubectl("scale", f"aj/{algorithm}", "--replicas=0", "-n", namespace)
+
+
+def test_a_job_without_workers_is_not_scaled(control_plane: ControlPlane, door: Door, namespace: str) -> None:
+    door.create(whole_job("sft"))
+    with pytest.raises(KubectlFailed, match=r"spec\.rollout: Invalid value: sft does not sample"):
+        control_plane.kubectl("scale", "aj/sft", "--replicas=3", "-n", namespace)

@@ -1,0 +1,80 @@
+"""Where the programs of a cluster come from."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cluster.support import build, programs, toolchain
+from cluster.support.build import BuildFailed
+from cluster.support.programs import Level, Program, ProgramMissing
+
+_SMALL = Program("pause", Level.NODE, "pause", ".")
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A copy of the modules with one small program, and an empty cache."""
+    copy = tmp_path / "tools"
+    shutil.copytree(programs.TOOLS, copy)
+    monkeypatch.setattr(programs, "TOOLS", copy)
+    monkeypatch.setattr(build, "TOOLS", copy)
+    monkeypatch.setattr(programs, "PROGRAMS", (_SMALL,))
+    monkeypatch.setenv("KUBEALIGN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    return copy
+
+
+@pytest.fixture
+def go() -> Path:
+    try:
+        return toolchain.find_go()
+    except toolchain.NoGo as reason:
+        pytest.skip(str(reason))
+
+
+def executable(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o755)
+    return path
+
+
+def test_assets_of_the_user_come_before_what_was_built(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built = executable(programs.build_folder() / "etcd")
+    assert programs.program("etcd") == built
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "assets"))
+    assert programs.program("etcd") == built
+    theirs = executable(tmp_path / "assets" / "etcd")
+    assert programs.program("etcd") == theirs
+
+
+def test_a_program_that_is_nowhere_is_named_with_the_remedy(tools: Path) -> None:
+    with pytest.raises(ProgramMissing, match=r"kubectl is neither .* run `make cluster-tools`"):
+        programs.program("kubectl")
+
+
+def test_another_version_is_built_into_another_folder(tools: Path) -> None:
+    before = programs.build_folder()
+    module = tools / "helm" / "go.mod"
+    module.write_text(module.read_text().replace("helm/v4 v4.", "helm/v4 v4.99"))
+    assert programs.build_folder() != before
+
+
+def test_what_is_missing_is_built_once_and_whole(
+    tools: Path, go: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tools / "pause" / "main.go"
+    good = source.read_text()
+    source.write_text(good.replace("os.Signal", "os.Signals"))
+    with pytest.raises(BuildFailed, match=r"undefined: os\.Signals"):
+        build.build([Level.NODE])
+    assert programs.missing(Level.NODE) == [_SMALL]
+    source.write_text(good)
+    build.build([Level.NODE])
+    assert programs.missing(Level.NODE) == []
+    capsys.readouterr()
+    build.build([Level.NODE])
+    assert "all there" in capsys.readouterr().out
+    assert not (programs.cache_folder() / "go").exists(), "Go's own caches were to be removed"

@@ -1,0 +1,100 @@
+"""Full disks and corrupt commits: what was committed before is whole, and the job goes on from it."""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from kubealign_services.checkpoints.store import CommitStore
+from support.running import RunningJobs, left_running
+from support.tiny_jobs import online_job, sft_job, write_jobs
+
+pytestmark = pytest.mark.timeout(240)
+
+EVERY = {"everySteps": 1, "keep": 3}
+RLOO = {"rloo": {"promptsPerStep": 4, "samplesPerPrompt": 2}}
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[[Path, str], None]]:
+    """Mounts a file system of so many bytes."""
+    with ExitStack() as mounted:
+
+        def mount(folder: Path, size: str) -> None:
+            folder.mkdir(parents=True)
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+            if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+                pytest.skip("mounting a small file system takes rights that this user does not have")
+            mounted.callback(subprocess.run, ["umount", str(folder)], check=True)
+
+        yield mount
+
+
+def newest(commits: Path) -> int:
+    """Step of the newest commit, every byte of it verified."""
+    commit = CommitStore(commits, keep=3).newest()
+    assert commit is not None
+    return commit.manifest.step
+
+
+def test_a_disk_that_is_full_at_a_commit(tmp_path: Path, failed, small_disk) -> None:
+    commits = tmp_path / "runs" / "bad" / "commits"
+    # A commit takes about 250 KB.
+    small_disk(commits, "600k")
+    said = failed(sft_job(tmp_path, "bad", checkpoint=EVERY))
+    assert "driver: step 3 was not committed: " in said
+    assert "No space left on device" in said
+    assert "earlier commits are intact" in said
+    assert newest(commits) == 2
+    assert sorted(path.name for path in commits.iterdir()) == ["step-00000001", "step-00000002"]
+
+
+def test_a_disk_that_others_fill(tmp_path: Path, small_disk) -> None:
+    """Nobody can write a message or a log any more. With room again, the same command goes on."""
+    small_disk(tmp_path / "runs", "4m")
+    job = online_job(tmp_path, "bad", RLOO, maxSteps=200, checkpoint={"everySteps": 2})
+    with RunningJobs(write_jobs(tmp_path, job), tmp_path / "runs") as run:
+        run.wait_for_step("bad", 3)
+        filler = tmp_path / "runs" / "filler"
+        with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        assert run.end(60) == 1, run.output
+        assert "no space left on" in run.output.lower()
+        assert "same command goes on" in run.output
+        assert left_running(tmp_path) == {}
+        filler.unlink()
+        step = newest(run.folder("bad") / "commits")
+        run.start()
+        run.wait_for_step("bad", step + 1)
+        trained = [line["step"] for line in run.history("bad")]
+        assert trained == list(range(1, len(trained) + 1)), "no step is missing or there twice"
+
+
+def test_a_corrupt_commit_is_named_and_the_one_before_it_serves(tmp_path: Path) -> None:
+    with RunningJobs(
+        write_jobs(tmp_path, sft_job(tmp_path, "bad", checkpoint=EVERY)), tmp_path / "runs"
+    ) as run:
+        assert run.end(120) == 0, run.output
+        last = run.folder("bad") / "commits" / "step-00000004"
+        shard = next((last / "trainer").glob("*.safetensors"))
+        held = bytearray(shard.read_bytes())
+        held[len(held) // 2] ^= 1
+        shard.write_bytes(held)
+        write_jobs(tmp_path, sft_job(tmp_path, "bad", checkpoint=EVERY, maxSteps=5))
+
+        run.start()
+        assert run.end(120) == 1, run.output
+        assert f"driver: the newest commit is corrupt: {shard} has digest " in run.output
+        assert f"delete the folder {last} to go on from step-00000003" in run.output
+        assert left_running(tmp_path) == {}
+        assert shard.read_bytes() == held, "what is corrupt is not made worse"
+
+        shutil.rmtree(last)
+        run.start()
+        assert run.end(120) == 0, run.output
+        assert newest(run.folder("bad") / "commits") == 5
+        assert [line["step"] for line in run.history("bad")] == [1, 2, 3, 4, 5]

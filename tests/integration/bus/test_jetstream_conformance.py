@@ -1,0 +1,13 @@
+"""JetStream does what every bus does."""
+
+from typing import cast
+
+import pytest
+
+from kubealign_services.bus.conformance import CHECKS, Check, Make
+
+
+@pytest.mark.timeout(90, method="signal")
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_jetstream_bus(check: Check, connect: object) -> None:
+    await check(cast(Make, connect))

@@ -1,0 +1,438 @@
+"""Preparing whole jobs: real text, models made from configs, other jobs' results, and bad input."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForSequenceClassification
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.data.collate import collate
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.preparation import prepare
+from kubealign_services.data.prepared import load_prepared
+from kubealign_services.data.tokenizers import load_tokenizer, train_characters
+
+pytestmark = pytest.mark.timeout(120)
+
+GSM8K = Path(__file__).parents[4] / "shared" / "data" / "gsm8k"
+SIZES: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+}
+CHARACTERS: dict[str, Any] = {"train": {"characters": {}}}
+
+
+def from_config(tokenizer: dict[str, Any] = CHARACTERS, **sizes: Any) -> dict[str, Any]:
+    return {"config": {"architecture": SIZES | sizes, "tokenizer": tokenizer}}
+
+
+def job(spec: dict[str, Any]) -> AlignmentJob:
+    return AlignmentJob.model_validate({"metadata": {"name": "job"}, "spec": {"maxSteps": 1} | spec})
+
+
+def sft(data: dict[str, Any], **spec: Any) -> AlignmentJob:
+    return job(
+        {"algorithm": {"sft": {}}, "policy": {"model": from_config()}, "data": {"demonstrations": data}}
+        | spec
+    )
+
+
+def rows(folder: Path, lines: list[dict[str, Any]], name: str = "rows.jsonl") -> dict[str, Any]:
+    path = folder / name
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return {"source": {"path": str(path)}}
+
+
+SUMS = [{"prompt": f"{n}+1=", "response": f"{n + 1}", "kind": "odd" if n % 2 else "even"} for n in range(9)]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def test_real_text_with_a_trained_byte_level_tokenizer(run_dir: Path) -> None:
+    if not GSM8K.is_dir():
+        pytest.skip(f"the GSM8K files are not at {GSM8K}")
+    model = from_config({"train": {"byteLevelBpe": {"vocabularySize": 1000}}}, max_position_embeddings=300)
+    text = {"text": {"prompt": "question", "response": "answer"}}
+    prepared = prepare(
+        job(
+            {
+                "algorithm": {"sft": {}},
+                "policy": {"model": model},
+                "data": {"demonstrations": {"source": {"path": str(GSM8K / "train.jsonl")}, "format": text}},
+                "validation": {
+                    "data": {
+                        "demonstrations": {
+                            "source": {"path": str(GSM8K / "train.jsonl")},
+                            "format": text,
+                            "limit": 20,
+                        }
+                    }
+                },
+            }
+        ),
+        run_dir,
+        {},
+    )
+    report = prepared.report.train
+    assert (report.rows_read, report.truncated, report.unknown_tokens) == (7473, 0, 0)
+    assert report.rows_kept + report.dropped == 7473 and 0 < report.dropped < 7473
+    assert report.longest_sequence <= 300
+    assert len(prepared.train) == report.rows_kept
+    lines = (GSM8K / "train.jsonl").read_text().splitlines()
+    tokenizer = prepared.tokenizer
+    assert len(tokenizer) == 1000
+    for index in (0, 1, len(prepared.train) - 1):
+        row = prepared.train[index]
+        given = json.loads(lines[row.row])
+        assert row.prompt_text == given["question"] == tokenizer.decode(row.prompt_tokens)
+        assert row.response_tokens is not None and row.response_tokens[-1] == tokenizer.eos_token_id
+        assert tokenizer.decode(row.response_tokens[:-1]) == given["answer"] == row.columns["answer"]
+    assert prepared.validation is not None and prepared.validation[0].row == 0
+
+
+def test_real_preferences(run_dir: Path) -> None:
+    if not GSM8K.is_dir():
+        pytest.skip(f"the GSM8K files are not at {GSM8K}")
+    prepared = prepare(
+        job(
+            {
+                "algorithm": {"rewardModel": {}},
+                "policy": {"model": from_config(max_position_embeddings=4096)},
+                "data": {"preferences": {"source": {"path": str(GSM8K / "preferences.jsonl")}}},
+            }
+        ),
+        run_dir,
+        {},
+    )
+    assert prepared.report.train.rows_kept == 365
+    batch = collate([prepared.train[3], prepared.train[364]], ["0/3", "0/364"], prepared.train.kind)
+    assert batch.sample_ids == ["0/3/chosen", "0/3/rejected", "0/364/chosen", "0/364/rejected"]
+    assert int(batch.tokens.max()) < len(prepared.tokenizer)
+
+
+def test_a_model_from_a_config_is_drawn_from_the_seed(tmp_path: Path) -> None:
+    data = rows(tmp_path, SUMS)
+    before = torch.random.get_rng_state()
+    made = {
+        name: prepare(sft(data, seed=seed), tmp_path / name, {})
+        for name, seed in (("a", 5), ("b", 5), ("c", 6))
+    }
+    assert torch.equal(before, torch.random.get_rng_state())
+    weights = {name: load_file(p.model("policy") / "model.safetensors") for name, p in made.items()}
+    assert weights["a"].keys() == weights["b"].keys()
+    assert all(torch.equal(weights["a"][key], weights["b"][key]) for key in weights["a"])
+    assert not torch.equal(weights["a"]["lm_head.weight"], weights["c"]["lm_head.weight"])
+    model = AutoModelForCausalLM.from_pretrained(made["a"].model("policy"))
+    tokenizer = made["a"].tokenizer
+    assert model.config.vocab_size == len(tokenizer) == 3 + len("0123456789+=")
+    assert (model.config.eos_token_id, model.config.pad_token_id) == (tokenizer.eos_token_id, 0)
+    assert model.dtype == torch.float32
+
+
+def test_a_second_run_finds_what_the_first_one_made(tmp_path: Path, run_dir: Path) -> None:
+    data = rows(tmp_path, SUMS)
+    first = prepare(sft(data), run_dir, {})
+    stamps = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
+    # Not even its data has to be there.
+    (tmp_path / "rows.jsonl").unlink()
+    second = prepare(sft(data, maxSteps=7, checkpoint={"keep": 9}), run_dir, {})
+    assert stamps == {path: path.stat().st_mtime_ns for path in second.folder.rglob("*")}
+    assert list(second.train) == list(first.train)
+    with pytest.raises(
+        DataError, match=r"spec\.data\.demonstrations\.limit was null, is 3.*start the job afresh"
+    ):
+        prepare(sft(data | {"limit": 3}), run_dir, {})
+
+
+def test_what_an_interrupted_preparation_left_is_removed(tmp_path: Path, run_dir: Path) -> None:
+    (run_dir / ".prepared-0123" / "policy").mkdir(parents=True)
+    with pytest.raises(DataError):
+        prepare(sft(rows(tmp_path, [{"prompt": "a", "response": 3}])), run_dir, {})
+    assert list(run_dir.iterdir()) == []
+    with pytest.raises(DataError, match="the job is not prepared"):
+        load_prepared(run_dir)
+    prepare(sft(rows(tmp_path, SUMS)), run_dir, {})
+    assert [path.name for path in run_dir.iterdir()] == ["prepared"]
+
+
+def test_a_killed_preparation_leaves_nothing_that_counts(tmp_path: Path, run_dir: Path) -> None:
+    given = sft(rows(tmp_path, SUMS))
+    document = tmp_path / "job.json"
+    document.write_text(given.model_dump_json(by_alias=True))
+    program = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from kubealign.spec.job import AlignmentJob\n"
+        "from kubealign_services.data import preparation\n"
+        "def killed(*arguments): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "preparation.write_rows = killed\n"
+        "job = AlignmentJob.model_validate_json(Path(sys.argv[1]).read_text())\n"
+        "preparation.prepare(job, Path(sys.argv[2]), {})\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(document), str(run_dir)], timeout=100, check=False
+    )
+    assert ended.returncode == -9
+    assert not (run_dir / "prepared").exists() and len(list(run_dir.iterdir())) == 1
+    assert len(prepare(given, run_dir, {}).train) == len(SUMS)
+    assert [path.name for path in run_dir.iterdir()] == ["prepared"]
+
+
+def reward_model(folder: Path, alphabet: str, labels: int = 1, positions: int = 64) -> Path:
+    tokenizer = train_characters([alphabet])
+    config = LlamaConfig(
+        **{key: value for key, value in SIZES.items() if key != "model_type"}
+        | {"max_position_embeddings": positions},
+        vocab_size=len(tokenizer),
+        pad_token_id=0,
+    )
+    config.num_labels = labels
+    LlamaForSequenceClassification(config).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+ALPHABET = "0123456789+="
+
+
+def ppo(tmp_path: Path, policy: dict[str, Any], **spec: Any) -> AlignmentJob:
+    return job(
+        {
+            "algorithm": {"ppo": {"promptsPerStep": 2}},
+            "policy": {"model": policy},
+            "data": {"prompts": rows(tmp_path, SUMS, "prompts.jsonl")},
+            "rewards": [{"name": "preference", "model": {"job": {"name": "rm"}}}],
+            "rollout": {"sampling": {"maxTokens": 8}},
+        }
+        | spec
+    )
+
+
+def test_ppo_with_other_jobs_results_points_to_them(tmp_path: Path, run_dir: Path) -> None:
+    policy = prepare(sft(rows(tmp_path, SUMS)), tmp_path / "sft", {}).model("policy")
+    reward = reward_model(tmp_path / "rm", ALPHABET, positions=32)
+    given = ppo(tmp_path, {"job": {"name": "sft"}})
+    prepared = prepare(given, run_dir, {"sft": policy, "rm": reward})
+    assert prepared.models == {
+        "policy": policy,
+        "reference": policy,
+        "critic": reward,
+        "reward-preference": reward,
+    }
+    assert not list(prepared.folder.rglob("*.safetensors"))
+    # The shortest context, the reward model's, less 8 sampled tokens.
+    assert prepared.report.context == 32
+    row = prepared.train[1]
+    assert (row.prompt_text, row.response_tokens) == ("1+1=", None)
+    assert row.columns == {"response": "2", "kind": "odd"}
+    shutil.rmtree(reward)
+    with pytest.raises(DataError, match="the model of critic has gone"):
+        prepared.model("critic")
+    with pytest.raises(DataError, match="no model for reward-other; it has critic, policy"):
+        prepared.model("reward-other")
+
+
+def test_models_that_do_not_fit_the_policy(tmp_path: Path, run_dir: Path) -> None:
+    policy = prepare(sft(rows(tmp_path, SUMS)), tmp_path / "sft", {}).model("policy")
+    given = ppo(tmp_path, {"job": {"name": "sft"}})
+    cases = {
+        r"spec\.rewards\[0\]\.model\.job\.name: there is no result of a job rm; known are: sft": {},
+        r"spec\.rewards\[0\]\.model: .* tokenizer is not the policy's": {
+            "rm": reward_model(tmp_path / "other", "9876543210*=")
+        },
+        "the tokenizer has ids up to 14, the model's vocabulary has 13 entries": {
+            "rm": reward_model(tmp_path / "small", "0123456789")
+        },
+        "has 2 labels; a reward model has one": {"rm": reward_model(tmp_path / "two", ALPHABET, labels=2)},
+        "holds LlamaForCausalLM, not a reward model": {"rm": policy},
+        r"job: there is no folder": {"rm": tmp_path / "gone"},
+    }
+    for said, results in cases.items():
+        with pytest.raises(DataError, match=said):
+            prepare(given, run_dir, {"sft": policy, **results})
+
+
+def test_a_reward_model_is_no_policy(tmp_path: Path, run_dir: Path) -> None:
+    folder = reward_model(tmp_path / "rm", ALPHABET)
+    given = sft(rows(tmp_path, SUMS), policy={"model": {"path": str(folder)}})
+    with pytest.raises(DataError, match=r"spec\.policy\.model: .*a reward model, not a language model"):
+        prepare(given, run_dir, {})
+
+
+def test_chat_rows_and_a_tokenizer_without_template_or_pad_token(tmp_path: Path, run_dir: Path) -> None:
+    """The prepared policy is a folder of links with the tokenizer made good; the original is as it was."""
+    texts = ["User:\n0123456789+=\n\nAssistant:\n"]
+    messages = [
+        {
+            "messages": [
+                {"role": "user", "content": row["prompt"]},
+                {"role": "assistant", "content": row["response"]},
+            ]
+        }
+        for row in SUMS
+    ]
+    data = rows(tmp_path, messages) | {"format": {"chat": {}}}
+    source = tmp_path / "source"
+    prepare(
+        sft(rows(tmp_path, [{"prompt": texts[0], "response": ""}], "texts.jsonl")), tmp_path / "first", {}
+    )
+    shutil.copytree(tmp_path / "first" / "prepared" / "policy", source)
+    config = json.loads((source / "tokenizer_config.json").read_text())
+    del config["pad_token"]
+    (source / "tokenizer_config.json").write_text(json.dumps(config))
+    before = {path.name: path.read_bytes() for path in source.iterdir()}
+    prepared = prepare(sft(data, policy={"model": {"path": str(source)}}), run_dir, {})
+    assert before == {path.name: path.read_bytes() for path in source.iterdir()}
+    policy = prepared.model("policy")
+    assert policy == prepared.folder / "policy"
+    assert (policy / "model.safetensors").is_symlink() and not (policy / "tokenizer.json").is_symlink()
+    AutoModelForCausalLM.from_pretrained(policy)
+    tokenizer = load_tokenizer(policy, "policy.model")
+    assert tokenizer.pad_token == "<eos>" and len(tokenizer) == len(load_tokenizer(source, "source"))
+    row = prepared.train[2]
+    assert row.prompt_text == "User:\n2+1=\n\nAssistant:\n"
+    assert tokenizer.decode(row.prompt_tokens) == row.prompt_text
+    assert prepared.report.train.unknown_tokens == 0
+    # A job that goes on from this one's tokenizer finds nothing left to do.
+    again = prepare(sft(data, policy={"model": {"path": str(policy)}}), tmp_path / "again", {})
+    assert again.model("policy") == policy
+
+
+def test_truncated_and_dropped_rows_are_counted(tmp_path: Path, run_dir: Path) -> None:
+    lines = [{"prompt": "1" * 4, "response": "2"}, {"prompt": "3" * 9 + "4", "response": "2"}]
+    data = rows(tmp_path, lines) | {"maxTokens": 5}
+    dropped = prepare(sft(data), run_dir, {})
+    assert (dropped.report.train.dropped, dropped.report.train.truncated) == (1, 0)
+    assert [row.row for row in dropped.train] == [0]
+    truncated = prepare(sft(data | {"overlong": "Truncate"}), tmp_path / "second", {})
+    assert (truncated.report.train.dropped, truncated.report.train.truncated) == (0, 1)
+    assert truncated.tokenizer.decode(truncated.train[1].prompt_tokens) == "33334"
+
+
+def test_ratings_and_parquet_and_a_data_set_folder(tmp_path: Path) -> None:
+    lines = [
+        {"prompt": "1+1=", "response": "2", "rating": 1.5},
+        {"prompt": "2+2=", "response": "5", "rating": -1},
+    ]
+    folder = tmp_path / "set"
+    folder.mkdir()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(lines), folder / "train.parquet")
+    for name, source in {
+        "file": {"path": str(folder / "train.parquet")},
+        "folder": {"huggingFace": {"name": str(folder)}},
+    }.items():
+        prepared = prepare(
+            job(
+                {
+                    "algorithm": {"rewardModel": {"objective": {"regression": {}}}},
+                    "policy": {"model": from_config()},
+                    "data": {"ratings": {"source": source}},
+                }
+            ),
+            tmp_path / name,
+            {},
+        )
+        assert [row.rating for row in prepared.train] == [1.5, -1.0]
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["prepared"]
+        assert not (prepared.folder / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"policy": {"model": from_config(model_type="lama")}},
+            r"model_type: 'lama' is no model type.*llama",
+        ),
+        (
+            {"policy": {"model": from_config(hiden_size=8)}},
+            r"architecture\.hiden_size: .*did you mean hidden_size",
+        ),
+        ({"policy": {"model": from_config(vocab_size=8)}}, "vocab_size: it is taken from the tokenizer"),
+        ({"policy": {"model": from_config(hidden_size="8")}}, "no llama config can be made of it"),
+        (
+            {"policy": {"model": from_config(num_attention_heads=3)}},
+            "not a multiple of the number of attention",
+        ),
+        ({"policy": {"model": from_config(hidden_act="none")}}, "no causal language model can be made of it"),
+        ({"policy": {"model": {"path": "/nowhere/model"}}}, r"spec\.policy\.model\.path: there is no folder"),
+        (
+            {"policy": {"model": from_config({"path": "/nowhere"})}},
+            r"tokenizer\.path: /nowhere holds no tokenizer",
+        ),
+        (
+            {"policy": {"model": {"volume": {"claimName": "models"}}}},
+            r"spec\.policy\.model\.volume\.claimName: the volume models is not mounted here",
+        ),
+        (
+            {"policy": {"model": from_config(max_position_embeddings=4)}},
+            "nothing is left of .*all 9 rows were dropped.*4 in a prompt, 4 with its response",
+        ),
+    ],
+)
+def test_models_that_cannot_be_made(tmp_path: Path, run_dir: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        prepare(sft(rows(tmp_path, SUMS), **change), run_dir, {})
+    assert not list(run_dir.iterdir())
+
+
+def test_columns_of_validation_are_checked_too(tmp_path: Path, run_dir: Path) -> None:
+    held = {"demonstrations": rows(tmp_path, SUMS, "held.jsonl")}
+    validation = {"data": held, "groupBy": "kin"}
+    with pytest.raises(
+        DataError, match=r"spec\.validation\.groupBy: .* no column 'kin'.*did you mean 'kind'"
+    ):
+        prepare(sft(rows(tmp_path, SUMS), validation=validation), run_dir, {})
+    with pytest.raises(DataError, match=r"groupBy: 'prompt' is the prompt"):
+        prepare(sft(rows(tmp_path, SUMS), validation=validation | {"groupBy": "prompt"}), run_dir, {})
+    holes = {"demonstrations": rows(tmp_path, [SUMS[0], {"prompt": "1", "response": "1"}], "holes.jsonl")}
+    with pytest.raises(DataError, match="row 2 has no column 'kind' to group by"):
+        prepare(sft(rows(tmp_path, SUMS), validation={"data": holes, "groupBy": "kind"}), run_dir, {})
+
+
+def test_the_hub_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline; in a process of its own, since the setting is read once."""
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from kubealign.spec.models import Model\n"
+        "from kubealign.spec.data import DataSource\n"
+        "from kubealign_services.data.errors import DataError\n"
+        "from kubealign_services.data.models import existing_folder\n"
+        "from kubealign_services.data.sources import open_source\n"
+        "model = Model.model_validate({'huggingFace': {'repo': 'acme/sft-7b', 'revision': 'abc'}})\n"
+        "source = DataSource.model_validate({'huggingFace': {'name': 'acme/prompts'}})\n"
+        "for call in (lambda: existing_folder(model, 'spec.policy.model', {}),\n"
+        "             lambda: open_source(source, 'spec.data.source', Path(sys.argv[1]))):\n"
+        "    try: call()\n"
+        "    except DataError as error: print(error)\n"
+    )
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    told = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        timeout=100,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    assert told[0].startswith("spec.policy.model.huggingFace: acme/sft-7b at abc cannot be fetched")
+    assert told[1].startswith(
+        "spec.data.source.huggingFace: the data set acme/prompts (split train) cannot be"
+    )

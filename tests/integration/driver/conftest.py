@@ -1,0 +1,297 @@
+"""The driver over real gRPC, with a trainer and a rollout worker that do what the test says, on a bus within
+the process."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kubealign.process import NatsAccess, ProcessSettings, RedisAccess, Role
+from kubealign.security.authority import Authority, write_tls
+from kubealign.spec.job import AlignmentJob
+from kubealign.v1 import (
+    batch_pb2,
+    refit_pb2,
+    rollout_pb2,
+    scoring_pb2,
+    trainer_pb2_grpc,
+    training_pb2,
+)
+from kubealign_services.batch.codec import encode
+from kubealign_services.batch.packed import Batch
+from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.checkpoints.shards import file_digest
+from kubealign_services.checkpoints.store import CommitStore
+from kubealign_services.data.prepared import DataReport, Prepared, PreparedRow, Report
+from kubealign_services.driver.attempt import attempt
+from kubealign_services.driver.grace import Grace
+from kubealign_services.driver.main import until_ended
+from kubealign_services.driver.progress import Progress
+from kubealign_services.process.context import Context
+from kubealign_services.rpc.client import Peer
+from kubealign_services.rpc.server import Server
+from kubealign_services.telemetry.heartbeat import Heartbeat
+from kubealign_services.telemetry.metrics import Metrics
+from kubealign_services.telemetry.read_model import ReadModel
+from kubealign_services.training.contract import Diverged
+from support.tiny_jobs import online_job
+
+RLOO = {"rloo": {"promptsPerStep": 2, "samplesPerPrompt": 2, "kl": {"fixed": {"coefficient": 0.0}}}}
+ROWS = [PreparedRow(row=i, prompt_tokens=[i + 1], prompt_text=str(i)) for i in range(32)]
+DATA = DataReport(
+    kind="prompts",
+    source="test",
+    rows_read=32,
+    rows_kept=32,
+    dropped=0,
+    truncated=0,
+    unknown_tokens=0,
+    longest_prompt=1,
+    longest_response=0,
+    longest_sequence=1,
+    longest_context_bytes=10,
+    columns_left_out=[],
+)
+
+
+class Hold:
+    """Holds up what is done for one number (a step, a version) until it is let go."""
+
+    def __init__(self) -> None:
+        self.at: int | None = None
+        self.held = asyncio.Event()
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, number: int) -> None:
+        if number == self.at:
+            self.held.set()
+            await self.let_go.wait()
+
+
+class Trainer(trainer_pb2_grpc.TrainerServicer):
+    """Trains nothing. `training`, `publishing`, `saving` hold up a step.
+
+    destroyed: from this version on the weights have no log-probabilities."""
+
+    def __init__(self) -> None:
+        self.state = training_pb2.TrainingState(world_size=1)
+        self.training, self.publishing, self.saving = Hold(), Hold(), Hold()
+        self.destroyed = 1 << 30
+
+    async def Describe(self, request: Any, context: Any) -> training_pb2.TrainingState:
+        return self.state
+
+    async def Load(self, request: Any, context: Any) -> training_pb2.TrainingState:
+        self.state.loaded = True
+        self.state.step, self.state.driver_state = request.step, request.driver_state
+        return self.state
+
+    async def TrainStep(self, request: Any, context: Any) -> training_pb2.TrainStepReply:
+        await self.training(request.step)
+        self.state.step, self.state.driver_state = request.step, request.driver_state
+        return training_pb2.TrainStepReply(step=request.step)
+
+    async def PublishWeights(self, request: Any, context: Any) -> refit_pb2.WeightsAnnouncement:
+        await self.publishing(request.version)
+        if request.version >= self.destroyed:
+            raise Diverged(f"weights of version {request.version} are destroyed")
+        weights = batch_pb2.WeightsId(fence=request.fence, version=request.version, digest="d")
+        return refit_pb2.WeightsAnnouncement(weights=weights)
+
+    async def Save(self, request: Any, context: Any) -> training_pb2.SaveReply:
+        await self.saving(request.step)
+        path = Path(request.directory) / "shard"
+        path.write_text(str(request.step))
+        shard = training_pb2.Shard(name=path.name, size_bytes=path.stat().st_size, digest=file_digest(path))
+        return training_pb2.SaveReply(shards=[shard])
+
+    async def Export(self, request: Any, context: Any) -> training_pb2.ExportReply:
+        return training_pb2.ExportReply()
+
+
+class Worker:
+    """Generates, scores and takes weights. `generating`, `refitting` hold up what is done with a version."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        self._bus = bus
+        self.generating, self.refitting = Hold(), Hold()
+
+    async def take_weights(self) -> None:
+        async for data in self._bus.latest("refit"):
+            announcement = refit_pb2.WeightsAnnouncement.FromString(data)
+            await self.refitting(announcement.weights.version)
+            answer = refit_pb2.RefitAcknowledgement(worker="rollout-7", weights=announcement.weights)
+            identity = f"{answer.weights.fence}:{answer.weights.version}"
+            await self._bus.publish("refit-acks", answer.SerializeToString(), identity)
+
+    async def work(self) -> None:
+        while True:
+            for delivery in await self._bus.pull("work", "rollout", 8, 5.0):
+                item = rollout_pb2.WorkItem.FromString(delivery.data)
+                await self.generating(item.min_version)
+                for sample in range(item.samples):
+                    await self._answer(item, sample)
+                await delivery.ack()
+
+    async def _answer(self, item: rollout_pb2.WorkItem, sample: int) -> None:
+        version = item.min_version
+        prompt = len(item.prompt_tokens)
+        sequence = encode(
+            Batch(
+                tokens=torch.tensor([*item.prompt_tokens, 9], dtype=torch.int32),
+                cu_seqlens=torch.tensor([0, prompt + 1], dtype=torch.int32),
+                sample_ids=["?"],
+                token_columns={
+                    "loss_mask": torch.tensor([0] * prompt + [1], dtype=torch.uint8),
+                    "behaviour_logprobs": torch.zeros(prompt + 1),
+                    "engine_logprobs": torch.zeros(prompt + 1),
+                    "weight_version": torch.full((prompt + 1,), version, dtype=torch.int32),
+                },
+            )
+        )
+        common = {
+            "fence": item.fence,
+            "group_id": item.group_id,
+            "attempt": item.attempt,
+            "sample": sample,
+        }
+        score = scoring_pb2.Score(**common, digest=sequence.digest, source="letters", reward=float(sample))
+        rollout = rollout_pb2.Rollout(
+            **common, worker="rollout-7", sequence=sequence, purpose=item.purpose, columns=item.columns
+        )
+        name = f"{item.fence}:{item.group_id}:{item.attempt}:{sample}"
+        await self._bus.publish("rollouts", rollout.SerializeToString(), name)
+        await self._bus.publish("scores", score.SerializeToString(), name)
+
+
+class Stage:
+    """One job with its driver. `reached` is the newest step that it has reported."""
+
+    def __init__(self, folder: Path, server: Server, trainer: Trainer) -> None:
+        document = online_job(
+            folder,
+            "stopped",
+            RLOO,
+            maxSteps=100,
+            checkpoint={"everySteps": 3},
+            lifecycle={"gracePeriodSeconds": 8},
+        )
+        self.job = AlignmentJob.model_validate(document)
+        self.trainer = trainer
+        self.bus = MemoryBus()
+        self.worker = Worker(self.bus.another())
+        self.stop = asyncio.Event()
+        self.reached = 0
+        self.run_dir = folder / "run"
+        self.run_dir.mkdir()
+        self._server = server
+        self._folder = folder
+        self._tasks = [asyncio.create_task(part) for part in (self.worker.work(), self.worker.take_weights())]
+
+    @property
+    def committed(self) -> int | None:
+        """The step of the newest commit."""
+        newest = CommitStore(self.run_dir / "commits", keep=3).newest()
+        return None if newest is None else newest.manifest.step
+
+    def history(self) -> list[str]:
+        return (self.run_dir / "history.jsonl").read_text().splitlines()
+
+    def settings(self) -> ProcessSettings:
+        authority = Authority.load(self._folder)
+        return ProcessSettings(
+            name="driver",
+            role=Role.DRIVER,
+            job=self._folder / "job.json",
+            run_dir=self.run_dir,
+            shared_memory=self._folder / "shm",
+            tls=write_tls(self._folder / "driver-tls", authority, Role.DRIVER),
+            listen="127.0.0.1:0",
+            nats=NatsAccess(url="tls://127.0.0.1:1", user="-", password="-"),
+            redis=RedisAccess(host="127.0.0.1", port=1, user="-", password="-", prefix="-"),
+            peers={"trainer": self._server.address},
+            termination=self._folder / "termination",
+        )
+
+    def context(self) -> Context:
+        settings = self.settings()
+        read_model = ReadModel(settings.redis)
+        return Context(
+            settings=settings,
+            job=self.job,
+            logger=logging.getLogger("driver"),
+            stop=self.stop,
+            metrics=Metrics(self.job.name, settings.role, settings.name),
+            read_model=read_model,
+            heartbeat=Heartbeat(read_model, settings.name, settings.role),
+        )
+
+    async def drive(self) -> None:
+        """One attempt. Raises what it ends with."""
+        context = self.context()
+        prepared = Prepared(
+            self._folder,
+            {},
+            Report(context=None, train=DATA, validation=None),
+            ROWS,
+            None,  # type: ignore[arg-type]
+        )
+        progress = Progress(self.job.spec.max_steps, context.read_model)
+        grace = Grace(self.stop, self.job.spec.lifecycle.grace_period_seconds)
+        settings = context.settings
+        async with Peer(
+            "trainer", settings.peers["trainer"], settings.tls, trainer_pb2_grpc.TrainerStub
+        ) as peer:
+            await attempt(context, prepared, self.bus, peer, None, 1, [self], progress, grace)
+
+    def step(self, step: int, fence: int, metrics: Any) -> None:
+        self.reached = step
+
+    def samples(self, step: int, samples: Any) -> None:
+        return
+
+    async def drive_to_end(self, trainer_address: str) -> None:
+        """Attempt after attempt. Raises what it ends with."""
+        prepared = self.run_dir / "prepared"
+        prepared.mkdir()
+        report = Report(context=None, train=DATA, validation=None)
+        (prepared / "report.json").write_text(report.model_dump_json())
+        (prepared / "models.json").write_text("{}")
+        context = self.context()
+        progress = Progress(self.job.spec.max_steps, context.read_model)
+        grace = Grace(self.stop, self.job.spec.lifecycle.grace_period_seconds)
+        tls = context.settings.tls
+        async with Peer("trainer", trainer_address, tls, trainer_pb2_grpc.TrainerStub) as peer:
+            await until_ended(context, self.bus, peer, None, progress, grace)
+
+    def begin(self) -> "asyncio.Task[None]":
+        """Drive, until it ends or the test does."""
+        driving = asyncio.create_task(self.drive())
+        self._tasks.append(driving)
+        return driving
+
+    async def close(self) -> None:
+        await self.bus.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    authority = Authority.create("stopped", timedelta(hours=1))
+    authority.save(tmp_path)
+    trainer = Trainer()
+    tls = write_tls(tmp_path / "trainer-tls", authority, Role.TRAINER)
+    async with Server("127.0.0.1:0", tls, [trainer], lambda *_: None, grace=0.5) as server:
+        await server.set_serving(True)
+        made = Stage(tmp_path, server, trainer)
+        try:
+            yield made
+        finally:
+            await made.close()

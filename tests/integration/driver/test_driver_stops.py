@@ -1,0 +1,118 @@
+"""The driver is told to stop: what is done and proven is committed, what is not proven is not, and nothing is
+waited for in vain. Commits are due at every third step; the grace period is 8 seconds."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kubealign_services.driver.failures import JobFailed, Stopping
+
+pytestmark = pytest.mark.timeout(20)
+
+
+async def test_what_is_done_and_proven_is_committed(stage: Any) -> None:
+    stage.worker.generating.at = 4
+    driving = stage.begin()
+    await stage.worker.generating.held.wait()
+    stage.stop.set()
+    with pytest.raises(Stopping):
+        await driving
+    assert stage.committed == stage.reached == len(stage.history()) == 4
+
+
+async def test_the_proof_of_the_last_step_is_waited_for(stage: Any) -> None:
+    """It comes after the driver was told to stop."""
+    stage.worker.refitting.at = 4
+    driving = stage.begin()
+    await stage.worker.refitting.held.wait()
+    stage.stop.set()
+    await asyncio.sleep(0.5)
+    assert not driving.done()
+    assert stage.committed == 3
+    stage.worker.refitting.let_go.set()
+    with pytest.raises(Stopping):
+        await driving
+    assert stage.committed == stage.reached == 4
+
+
+async def test_a_step_that_is_not_proven_in_time_is_not_committed(stage: Any) -> None:
+    stage.worker.refitting.at = 4
+    driving = stage.begin()
+    await stage.worker.refitting.held.wait()
+    stage.stop.set()
+    with pytest.raises(Stopping):
+        # Within the grace period, not after the two minutes that a refit may take.
+        await asyncio.wait_for(driving, 8)
+    assert (stage.reached, stage.committed) == (4, 3)
+
+
+async def test_weights_that_the_last_step_destroyed_are_not_committed(stage: Any) -> None:
+    stage.trainer.destroyed = stage.trainer.publishing.at = 4
+    driving = stage.begin()
+    await stage.trainer.publishing.held.wait()
+    stage.stop.set()
+    await asyncio.sleep(0.2)
+    stage.trainer.publishing.let_go.set()
+    with pytest.raises(JobFailed, match="weights of version 4 are destroyed; its batch is kept in"):
+        await driving
+    assert stage.committed == 3
+
+
+async def test_with_nothing_to_commit_it_ends_at_once(stage: Any) -> None:
+    """Whatever it waits for: here for a rollout worker that does not take the first weights."""
+    stage.worker.refitting.at = 0
+    driving = stage.begin()
+    await stage.worker.refitting.held.wait()
+    stage.stop.set()
+    with pytest.raises(Stopping):
+        await asyncio.wait_for(driving, 3)
+    assert stage.committed is None
+
+
+async def test_a_step_under_way_is_not_broken_off(stage: Any) -> None:
+    stage.trainer.training.at = 2
+    driving = stage.begin()
+    await stage.trainer.training.held.wait()
+    stage.stop.set()
+    await asyncio.sleep(0.3)
+    assert not driving.done()
+    stage.trainer.training.let_go.set()
+    with pytest.raises(Stopping):
+        await driving
+    assert stage.committed == stage.reached == 2
+
+
+async def test_a_step_that_outlasts_the_grace_period_is_given_up(stage: Any) -> None:
+    """What was done before it is not committed either: there is no time left to."""
+    stage.trainer.training.at = 5
+    driving = stage.begin()
+    await stage.trainer.training.held.wait()
+    stage.stop.set()
+    with pytest.raises(Stopping):
+        await asyncio.wait_for(driving, 8)
+    assert stage.committed == 3
+
+
+async def test_a_commit_that_outlasts_the_grace_period_is_none(stage: Any) -> None:
+    stage.worker.generating.at = stage.trainer.saving.at = 4
+    driving = stage.begin()
+    await stage.worker.generating.held.wait()
+    stage.stop.set()
+    with pytest.raises(Stopping):
+        await asyncio.wait_for(driving, 8)
+    assert stage.trainer.saving.held.is_set()
+    assert stage.committed == 3
+
+
+async def test_a_trainer_that_is_away_is_not_waited_for(stage: Any) -> None:
+    """It may take five minutes to come back; there is nothing to commit without it."""
+    driving = asyncio.create_task(stage.drive_to_end("127.0.0.1:1"))
+    async with asyncio.timeout(10):
+        while not (stage.run_dir / "fences" / "1").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)
+    assert not driving.done()
+    stage.stop.set()
+    with pytest.raises(Stopping):
+        await asyncio.wait_for(driving, 3)

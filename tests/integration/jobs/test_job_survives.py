@@ -1,0 +1,150 @@
+"""kill -9 of everything that a job is made of: it ends well, and each prompt was trained on exactly once."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.running import RunningJobs, alive
+from support.tiny_jobs import (
+    FROM_CONFIG,
+    PACED_LETTER_A,
+    online_job,
+    set_pace,
+    write_jobs,
+    write_prompts,
+    write_reward,
+)
+
+PROMPTS = 56
+STEPS = 14
+PPO = {
+    "ppo": {
+        "promptsPerStep": 4,
+        "samplesPerPrompt": 2,
+        "minibatchSequences": 4,
+        "kl": {"fixed": {"coefficient": 0.02}},
+    }
+}
+
+
+def ppo_job(folder: Path, pace: float = 0.2, **spec: object) -> Path:
+    """One epoch exactly, with every role. A step takes `pace` seconds at least, on the quickest machine too:
+    what is done to the job is done while it runs."""
+    job = online_job(folder, "killed", PPO, maxSteps=STEPS, critic={"model": FROM_CONFIG}, **spec)
+    reward = PACED_LETTER_A.format(file=str(set_pace(folder, pace)))
+    job["spec"]["rewards"] = [write_reward(folder, reward)]
+    job["spec"]["data"] = {"prompts": {"source": {"path": str(write_prompts(folder, PROMPTS))}}}
+    job["spec"]["lifecycle"] = {"maxRestarts": 40}
+    return write_jobs(folder, job)
+
+
+def assert_each_prompt_once(run: RunningJobs) -> None:
+    history = run.history("killed")
+    assert [line["step"] for line in history] == list(range(1, STEPS + 1))
+    trained = [prompt for line in history for prompt in line["prompts"]]
+    assert sorted(trained) == sorted(f"0/{row}" for row in range(PROMPTS))
+    assert (run.folder("killed") / "result" / "config.json").exists()
+
+
+@pytest.mark.timeout(400)
+def test_each_role_is_killed_in_turn_and_the_job_ends_well(tmp_path: Path) -> None:
+    victims = [
+        "rollout-0",
+        "reward-letters-0",
+        "reference-0",
+        "driver",
+        "nats",
+        "redis",
+        "trainer-0",
+        "critic-0",
+    ]
+    with RunningJobs(ppo_job(tmp_path), tmp_path / "runs") as run:
+        for turn, victim in enumerate(victims):
+            run.wait_for_step("killed", turn + 2)
+            run.kill("killed", victim)
+        assert run.end(240) == 0, run.output
+        assert_each_prompt_once(run)
+        driver = (run.folder("killed") / "logs" / "driver.log").read_text()
+        assert "going on without a rollback" in driver, (
+            "the driver that died alone found the others as they were"
+        )
+
+
+@pytest.mark.timeout(400)
+def test_nats_comes_back_empty_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    """As where its store goes with it: what the bus held is put on it again, and nobody else starts again."""
+    with RunningJobs(ppo_job(tmp_path), tmp_path / "runs") as run:
+        for turn in range(5):
+            run.wait_for_step("killed", 2 * turn + 2)
+            store = run.folder("killed") / "nats" / "store"
+            # Renamed, as the server may be started again before a deletion is done.
+            store.rename(store.with_name(f"lost-{turn}"))
+            run.kill("killed", "nats")
+        assert run.end(240) == 0, run.output
+        assert_each_prompt_once(run)
+        assert {line["fence"] for line in run.history("killed")} == {1}, "the driver did not start over"
+        driver = (run.folder("killed") / "logs" / "driver.log").read_text()
+        assert "the bus has lost all that it had" in driver
+        assert "a group failed" not in driver
+
+
+@pytest.mark.timeout(300)
+def test_one_rank_of_two_is_killed_and_the_group_starts_again(tmp_path: Path) -> None:
+    with RunningJobs(ppo_job(tmp_path, trainer={"ranks": 2}), tmp_path / "runs") as run:
+        run.wait_for_step("killed", 4)
+        before = run.processes("killed")["trainer-0"]["pid"]
+        run.kill("killed", "trainer-1")
+        assert run.end(240) == 0, run.output
+        assert_each_prompt_once(run)
+        assert not alive([before])
+
+
+@pytest.mark.timeout(300)
+def test_everything_is_killed_and_the_same_command_goes_on_from_the_commit(tmp_path: Path) -> None:
+    with RunningJobs(ppo_job(tmp_path), tmp_path / "runs") as run:
+        run.wait_for_step("killed", 7)
+        pids = run.pids("killed")
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        assert run.end(30) == -signal.SIGKILL
+        run.start()
+        assert run.end(200) == 0, run.output
+        assert alive(pids) == []
+        assert_each_prompt_once(run)
+        fences = {line["fence"] for line in run.history("killed")}
+        assert len(fences) == 2, "steps of both runs are in the history"
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_commits_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    with RunningJobs(ppo_job(tmp_path), tmp_path / "runs") as run:
+        run.wait_for_step("killed", 4)
+        pids = run.pids("killed")
+        run.send(signal.SIGINT)
+        assert run.end(60) == 130, run.output
+        assert alive(pids) == []
+        stopped = max(run.steps("killed"))
+        assert f"stopped at step {stopped}; the same command goes on from there" in run.output
+        run.start()
+        assert run.end(200) == 0, run.output
+        assert_each_prompt_once(run)
+        first = [line["step"] for line in run.history("killed") if line["fence"] == 1]
+        assert first == list(range(1, stopped + 1)), "nothing that was done before Ctrl-C was done again"
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_joins_and_one_leaves_while_the_job_runs(tmp_path: Path) -> None:
+    with RunningJobs(ppo_job(tmp_path, pace=3.0), tmp_path / "runs") as run:
+        run.wait_for_step("killed", 2)
+        run.scale("killed", 2)
+        run.wait_until(
+            "the newcomer's weights",
+            lambda: any(line.get("refit/workers") == 2 for line in run.metrics("killed")),
+            120,
+        )
+        set_pace(tmp_path, 0.2)
+        run.kill("killed", "rollout-0")
+        assert run.end(200) == 0, run.output
+        assert_each_prompt_once(run)

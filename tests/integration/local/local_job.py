@@ -1,0 +1,229 @@
+"""A job whose roles are small real processes, run by the real runner with real servers."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kubealign.local.fork_server import ForkServer
+from kubealign.local.interruption import Interruption
+from kubealign.local.local_run import LocalRun
+from kubealign.local.run_folder import RunFolder
+from kubealign.local.run_status import RunStatus
+from kubealign.local.supervisor import State
+from kubealign.process import Role
+from kubealign.roles import Process
+from kubealign.spec.job import AlignmentJob
+
+HERE = Path(__file__).parent
+MODULE = "local_fake_role"
+
+JOB = """
+apiVersion: kubealign.dev/v1alpha1
+kind: AlignmentJob
+metadata: {name: tiny}
+spec:
+  maxSteps: 90
+  algorithm: {sft: {}}
+  policy: {model: {path: /nowhere}}
+  data: {demonstrations: {source: {path: /nowhere.jsonl}, format: {text: {}}}}
+  lifecycle: {gracePeriodSeconds: 5, maxRestarts: 3}
+"""
+
+
+@dataclass
+class Told:
+    """A display that keeps what it is told."""
+
+    said: list[str] = field(default_factory=list)
+    heard: Callable[[str], None] = lambda text: None
+
+    def begin(self, job, folder) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+        self.heard(text)
+
+    async def follow(self, reader, processes, over) -> None:
+        await over.wait()
+
+    def end(self, status) -> None:
+        pass
+
+
+class Begun:
+    """A run that goes on, and what interrupts it."""
+
+    def __init__(self, run: LocalRun) -> None:
+        self.run = run
+        self.interruption = Interruption()
+        self.task = asyncio.ensure_future(run.run(self.interruption))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                assert not self.task.done(), f"it ended early: {self.task.result()}"
+                await asyncio.sleep(0.02)
+
+    async def all_ready(self) -> None:
+        def done() -> bool:
+            states = {view.state for view in self.run.processes()}
+            return bool(states) and states <= {State.READY, State.FINISHED}
+
+        await self.until(done)
+
+    def state(self, name: str) -> State:
+        states = {view.name: view.state for view in self.run.processes()}
+        return states.get(name, State.WAITING)
+
+    def pid(self, name: str) -> int:
+        pid = next(view.pid for view in self.run.processes() if view.name == name)
+        assert pid is not None, f"{name} does not run"
+        return pid
+
+    async def finish(self) -> RunStatus:
+        """The driver's work is done."""
+        os.kill(self.pid("driver"), signal.SIGUSR1)
+        return await self.task
+
+
+@dataclass
+class Place:
+    """Where a test's job runs."""
+
+    path: Path
+    fork_server: ForkServer
+    told: Told = field(default_factory=Told)
+    job: AlignmentJob = field(default_factory=lambda: AlignmentJob.from_yaml(JOB))
+
+    begun: list["Begun"] = field(default_factory=list)
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.path / "tiny")
+
+    def behave(self, **behaviour: dict) -> None:
+        (self.path / "behaviour.json").write_text(
+            json.dumps({k.replace("_", "-"): v for k, v in behaviour.items()})
+        )
+
+    def lifecycle(self, **fields: object) -> None:
+        lifecycle = self.job.spec.lifecycle.model_copy(update=fields)
+        self.job = self.job.model_copy(
+            update={"spec": self.job.spec.model_copy(update={"lifecycle": lifecycle})}
+        )
+
+    def run(self, processes: list[Process], **options) -> LocalRun:
+        return LocalRun(self.job, self.folder, self.fork_server, self.told, processes=processes, **options)
+
+    async def begin(self, processes: list[Process], **options) -> "Begun":
+        begun = Begun(self.run(processes, **options))
+        self.begun.append(begun)
+        return begun
+
+    async def end(self) -> None:
+        """Whatever a failed test left running."""
+        for begun in self.begun:
+            if not begun.task.done():
+                begun.interruption.interrupt()
+                begun.interruption.interrupt()
+                await begun.task
+
+    def events(self) -> list[dict]:
+        path = self.path / "events.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def sequence(self, event: str) -> list[str]:
+        return [e["name"] for e in self.events() if e["event"] == event]
+
+    def pids(self) -> set[int]:
+        return {e["pid"] for e in self.events()}
+
+
+def command_name(pid: int) -> str:
+    """What ps calls a process; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def mode(path: Path) -> int:
+    """Permission bits."""
+    return path.stat().st_mode & 0o777
+
+
+def shared_memory(run_dir: Path) -> Path:
+    """The folder that the run made."""
+    return Path((run_dir / "shared-memory").read_text())
+
+
+def is_there(path: Path) -> bool:
+    return path.exists()
+
+
+def descendants(root: int) -> set[int]:
+    """Process ids of all that this process has started, and those have."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    found = {root}
+    while new := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= new
+    return found - {root}
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """What processes do gives no event here: looked at again and again, for a minute."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def prepare() -> Process:
+    return Process("prepare", Role.DRIVER, "prepare", MODULE, one_shot=True, serves=False)
+
+
+def trainer(rank: int = 0, world_size: int = 1) -> Process:
+    return Process(
+        f"trainer-{rank}",
+        Role.TRAINER,
+        "trainer",
+        MODULE,
+        rank,
+        world_size,
+        after=("prepare",),
+        serves=rank == 0,
+    )
+
+
+def rollout(number: int = 0) -> Process:
+    return Process(
+        f"rollout-{number}",
+        Role.ROLLOUT,
+        "rollout",
+        MODULE,
+        after=("prepare",),
+        elastic=True,
+        calls=("trainer",),
+    )
+
+
+def driver(*after: str) -> Process:
+    return Process("driver", Role.DRIVER, "driver", MODULE, after=("prepare", *after), calls=("trainer",))

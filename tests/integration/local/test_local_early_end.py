@@ -1,0 +1,64 @@
+"""Ending a run while the fork server still imports."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from local_job import HERE, Place, alive, command_name, descendants, driver, prepare, trainer
+
+from kubealign.local.fork_server import ForkServer
+from kubealign.local.run_status import Phase
+from kubealign.local.supervisor import State
+
+pytestmark = pytest.mark.timeout(60)
+JOB = [prepare(), trainer(), driver("trainer")]
+
+
+@pytest.fixture
+async def importing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[[float], Awaitable[Place]]]:
+    """A place whose fork server imports for so many seconds."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    places: list[Place] = []
+
+    async def place(seconds: float) -> Place:
+        monkeypatch.setenv("LOCAL_SLOW_IMPORT_SECONDS", str(seconds))
+        server = ForkServer(["local_slow_import"], tmp_path / "fork-server.log")
+        made = Place(tmp_path, await server.__aenter__())
+        places.append(made)
+        made.behave()
+        return made
+
+    yield place
+    for made in places:
+        await made.end()
+        await made.fork_server.__aexit__(None, None, None)
+
+
+async def test_a_process_that_was_being_started_is_ended_too(importing) -> None:
+    place = await importing(1.5)
+    begun = await place.begin(JOB)
+    await begun.until(lambda: begun.state("nats") is State.STARTING)
+    begun.interruption.interrupt()
+    assert (await begun.task).phase is Phase.STOPPED
+    # After this one has run, whatever was asked for before it has been started.
+    probe = await place.fork_server.program("true", place.path / "true.log", ["/bin/true"])
+    assert await probe.wait() == 0
+    fork_server = int((place.path / "fork-server.pid").read_text())
+    left = {pid: command_name(pid) for pid in descendants(fork_server) if alive(pid)}
+    assert left == {}
+
+
+async def test_the_second_interruption_does_not_wait_for_imports(importing) -> None:
+    place = await importing(1000)
+    begun = await place.begin(JOB)
+    await begun.until(lambda: begun.state("nats") is State.STARTING)
+    await begun.until(lambda: (place.path / "fork-server.pid").exists())
+    begun.interruption.interrupt()
+    await asyncio.sleep(0)
+    assert not begun.task.done()
+    begun.interruption.interrupt()
+    status = await begun.task
+    assert status.phase is Phase.STOPPED

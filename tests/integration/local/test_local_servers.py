@@ -1,0 +1,142 @@
+"""The real NATS and Redis servers of a run."""
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+
+import nats
+import pytest
+import redis.asyncio
+from local_job import Place, driver, mode, prepare, trainer
+from nats.errors import Error as NatsError
+from redis.exceptions import AuthenticationError, NoPermissionError
+
+from kubealign.local.ports import Ports
+from kubealign.local.run_status import Phase
+from kubealign.local.supervisor import State
+from kubealign.process import ProcessSettings
+
+pytestmark = pytest.mark.timeout(90)
+JOB = [prepare(), trainer(), driver("trainer")]
+
+
+def told(place: Place) -> ProcessSettings:
+    return ProcessSettings.model_validate_json((place.folder.settings / "driver.json").read_text())
+
+
+def tls(settings: ProcessSettings, with_certificate: bool = True) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(settings.tls.ca))
+    if with_certificate:
+        context.load_cert_chain(settings.tls.certificate, settings.tls.key)
+    return context
+
+
+async def connect(settings: ProcessSettings, **changes):
+    options = {
+        "servers": settings.nats.url,
+        "user": settings.nats.user,
+        "password": settings.nats.password,
+        "tls": tls(settings),
+        "allow_reconnect": False,
+        "connect_timeout": 10,
+    }
+    return await nats.connect(**{**options, **changes})
+
+
+def job_redis(settings: ProcessSettings, **changes) -> redis.asyncio.Redis:
+    access = settings.redis
+    options = {"username": access.user, "password": access.password, "decode_responses": True}
+    return redis.asyncio.Redis(host=access.host, port=access.port, **{**options, **changes})
+
+
+async def test_both_are_restarted_where_they_were_with_what_they_held(place: Place) -> None:
+    begun = await place.begin(JOB)
+    await begun.all_ready()
+    settings = told(place)
+    client = await connect(settings)
+    assert client.max_payload == 8 * 2**20
+    stream = client.jetstream()
+    await stream.add_stream(name="work", subjects=["work"])
+    await stream.publish("work", b"one")
+    await client.close()
+    async with job_redis(settings) as store:
+        await store.set(settings.redis.prefix + "kept", "yes")
+    # appendfsync everysec is about power cuts: a kill -9 loses nothing that was written.
+    for name in ("nats", "redis"):
+        before = begun.pid(name)
+        os.kill(before, signal.SIGKILL)
+        await begun.until(lambda name=name: begun.state(name) is State.RESTARTING)
+        await begun.all_ready()
+        assert begun.pid(name) != before
+    client = await connect(settings)
+    assert (await client.jetstream().get_msg("work", 1)).data == b"one"
+    await client.close()
+    async with job_redis(settings) as store:
+        assert await store.get(settings.redis.prefix + "kept") == "yes"
+    # Only they were restarted.
+    assert place.sequence("start") == ["prepare", "trainer-0", "driver"]
+    assert (await begun.finish()).phase is Phase.SUCCEEDED
+
+
+async def test_strangers_are_not_let_in(place: Place) -> None:
+    begun = await place.begin(JOB)
+    await begun.all_ready()
+    settings = told(place)
+    with pytest.raises((NatsError, ssl.SSLError, OSError)):
+        await connect(settings, tls=tls(settings, with_certificate=False))
+    with pytest.raises(NatsError):
+        await connect(settings, password="guessed")
+    for changes in ({"username": None, "password": None}, {"password": "guessed"}):
+        async with job_redis(settings, **changes) as store:
+            with pytest.raises(AuthenticationError):
+                await store.ping()
+    async with job_redis(settings) as store:
+        with pytest.raises(NoPermissionError):
+            await store.set("kubealign:default:other:status", "mine")
+        with pytest.raises(NoPermissionError):
+            await store.get("kubealign:default:other:status")
+        with pytest.raises(NoPermissionError):
+            await store.flushall()
+    for path in (place.folder.nats / "nats.conf", place.folder.redis / "redis.conf"):
+        assert mode(path) == 0o600
+    assert settings.redis.password not in (place.folder.redis / "redis.conf").read_text()
+    await begun.finish()
+
+
+async def test_a_port_in_use_is_passed_over(place: Place) -> None:
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        taken = stranger.getsockname()[1]
+        others = Ports()
+        begun = await place.begin(JOB, ports=Ports(iter([taken, *(others.take() for _ in range(8))])))
+        await begun.all_ready()
+        assert str(taken) not in told(place).nats.url
+        await begun.finish()
+
+
+class Snatched(Ports):
+    """A port that was free when it was looked at, and is another's when the server comes."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self._snatched = [port]
+
+    def take(self) -> int:
+        return self._snatched.pop() if self._snatched else super().take()
+
+
+async def test_a_server_whose_port_was_snatched_takes_another(place: Place) -> None:
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        taken = stranger.getsockname()[1]
+        begun = await place.begin(JOB, ports=Snatched(taken))
+        await begun.until(lambda: any("nats ended with code 1" in text for text in place.told.said))
+        await begun.all_ready()
+        assert str(taken) not in told(place).nats.url
+        assert "address already in use" in place.folder.log("nats").read_text()
+        assert (await begun.finish()).phase is Phase.SUCCEEDED
+    await asyncio.sleep(0)

@@ -1,0 +1,43 @@
+"""The supervisor with plain programs."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from local_job import alive
+
+from kubealign.local.fork_server import Child, ForkServer
+from kubealign.local.supervisor import Member, Supervisor, Unit
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def test_a_start_that_cannot_be_called_back_is_ended_once_it_is_there(tmp_path: Path) -> None:
+    begun, go_on, there = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    started: list[Child] = []
+
+    async def launch(fork_server: ForkServer) -> Child:
+        begun.set()
+        await go_on.wait()
+        started.append(await fork_server.program("sleeper", tmp_path / "log", ["/bin/sleep", "1000"]))
+        there.set()
+        return started[0]
+
+    async with ForkServer([], tmp_path / "fork-server.log") as fork_server:
+
+        async def start() -> Child:
+            # As of a request that another thread has begun to carry out.
+            return await asyncio.shield(asyncio.ensure_future(launch(fork_server)))
+
+        said: list[str] = []
+        supervisor = Supervisor(0, said.append)
+        supervisor.add(Unit("sleeper", "sleeper", (Member("sleeper", start),)))
+        await begun.wait()
+        ending = asyncio.ensure_future(supervisor.end(["sleeper"], 5.0, asyncio.Event()))
+        await asyncio.sleep(0)
+        go_on.set()
+        await ending
+        await there.wait()
+        assert not alive(started[0].pid)
+        # It ended when it was asked to.
+        assert said == []

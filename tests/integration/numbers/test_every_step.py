@@ -1,0 +1,198 @@
+"""Ten steps of PPO by the real command: every figure is there and right, whatever carries weights and scores.
+
+One file of jobs: the first weights, a reward model, and the same PPO job in layouts that may not change its
+numbers.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from support.metrics_page import online_figures
+from support.running import RunningJobs
+from support.tiny_jobs import FROM_CONFIG, online_job, write_jobs, write_prompts, write_reward
+
+STEPS = 10
+FIGURES = online_figures(["preference", "letters"], critic=True, kl_in_loss=False)
+#: What a run's clock and the way of the weights decide.
+NOT_REPEATED = re.compile(r"time|fence|seconds/.*|tokens_per_second|refit/(snapshot_seconds|.*_workers)")
+
+PPO: dict[str, Any] = {
+    "promptsPerStep": 8,
+    "samplesPerPrompt": 2,
+    "minibatchSequences": 8,
+    "epochsPerStep": 2,
+    "kl": {"fixed": {"coefficient": 0.05}},
+}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "shared": {"refit": {"transport": "SharedMemory"}},
+    "stream": {"refit": {"transport": "Stream"}},
+    "colocated": {"reference": "WithTrainer", "reward": "WithCritic"},
+    "again": {"reference": "WithTrainer", "reward": "WithCritic"},
+    "ranks": {"ranks": 2},
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a job left behind."""
+
+    figures: dict[int, dict[str, Any]]
+    result: Path
+
+
+def first_jobs(folder: Path) -> list[dict[str, Any]]:
+    """The policy's first weights, and a reward model made from them that prefers the letter a. Their data
+    hold every letter that a prompt may have."""
+    path = folder / "preferences.jsonl"
+    rows = [
+        {"prompt": first + second, "chosen": "aa", "rejected": second * 2}
+        for first in "abcdefgh"
+        for second in "bcdefgh"
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def job(
+        name: str, steps: int, algorithm: dict[str, Any], model: Any, data: dict[str, Any]
+    ) -> dict[str, Any]:
+        return {
+            "apiVersion": "kubealign.dev/v1alpha1",
+            "kind": "AlignmentJob",
+            "metadata": {"name": name},
+            "spec": {
+                "maxSteps": steps,
+                "algorithm": algorithm,
+                "policy": {"model": model},
+                "data": data,
+                "trainer": {"optimizer": {"adamW": {"learningRate": 1.0e-3}}},
+            },
+        }
+
+    source = {"source": {"path": str(path)}}
+    imitate = {"demonstrations": source | {"format": {"text": {"response": "rejected"}}}}
+    prefer = {"rewardModel": {"rowsPerStep": 16, "scorePenalty": 0.01}}
+    return [
+        job("sft", 4, {"sft": {"rowsPerStep": 16}}, FROM_CONFIG, imitate),
+        job("rm", 8, prefer, {"job": {"name": "sft"}}, {"preferences": source}),
+    ]
+
+
+def ppo_job(folder: Path, name: str, layout: Mapping[str, Any]) -> dict[str, Any]:
+    preference = {
+        "name": "preference",
+        "model": {"job": {"name": "rm"}},
+        "placement": layout.get("reward", "Own"),
+        "standardize": {"running": {}},
+        "clip": 3.0,
+    }
+    return online_job(
+        folder,
+        name,
+        {"ppo": PPO},
+        maxSteps=STEPS,
+        policy={"model": {"job": {"name": "sft"}}},
+        data={"prompts": {"source": {"path": str(write_prompts(folder, 64))}}},
+        trainer={"ranks": layout.get("ranks", 1), "optimizer": {"adamW": {"learningRate": 1.0e-3}}},
+        critic={"optimizer": {"adamW": {"learningRate": 1.0e-3}}},
+        reference={"placement": layout.get("reference", "Own")},
+        rewards=[preference, write_reward(folder)],
+        rollout={"sampling": {"maxTokens": 6}, "refit": layout.get("refit", {})},
+        checkpoint={"everySteps": STEPS},
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """Every job of the file by its name, by one command."""
+    folder = tmp_path_factory.mktemp("numbers")
+    jobs = [ppo_job(folder, name, layout) for name, layout in LAYOUTS.items()]
+    with RunningJobs(write_jobs(folder, *first_jobs(folder), *jobs), folder / "runs") as run:
+        assert run.end(280) == 0, run.output
+        return {name: Ran(run.steps(name), run.folder(name) / "result") for name in LAYOUTS}
+
+
+def repeated(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in figures.items() if not NOT_REPEATED.fullmatch(name)}
+
+
+def test_the_page_names_the_figures_that_matter() -> None:
+    """Else that all of them are there would say little."""
+    assert {"reward/mean", "reward/preference/mean", "kl/reference", "critic/explained_variance"} <= FIGURES
+    assert {"rollout/logprob_gap_max", "weights/version", "data/dropped_prompts", "seconds/refit"} <= FIGURES
+    assert len(FIGURES) > 50
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("name", "transport"), [("shared", "shared_memory"), ("stream", "stream")])
+def test_every_step_has_every_figure_and_fresh_weights(
+    runs: dict[str, Ran], name: str, transport: str
+) -> None:
+    figures = runs[name].figures
+    assert sorted(figures) == list(range(1, STEPS + 1))
+    for step, line in figures.items():
+        assert FIGURES - line.keys() == set(), f"missing at step {step}"
+        assert [key for key, value in line.items() if not math.isfinite(value)] == []
+        assert line["rollout/logprob_gap_max"] < 1e-4
+        assert line["refit/canary_gap"] < 1e-4
+        assert line["weights/version"] == step - 1
+        assert line["rollout/staleness_max"] == 0
+        assert line[f"refit/{transport}_workers"] == 1
+        assert line["refit/retries"] == line["refit/quarantined_workers"] == 0
+        assert line["batch/sequences"] == 16
+    assert figures[1]["kl/reference"] == pytest.approx(0, abs=1e-5), "the policy starts as its reference"
+    # 64 prompts, 8 a step: the ninth step begins the second epoch.
+    assert [figures[step]["data/epoch"] for step in (1, 9)] == [0, 1]
+
+
+@pytest.mark.timeout(300)
+def test_the_policy_moves(runs: dict[str, Ran]) -> None:
+    """Else equal numbers would say nothing."""
+    figures = runs["shared"].figures
+    assert figures[STEPS]["kl/reference_sequence"] > 0.01
+    assert figures[STEPS]["policy/ratio_max"] > 1.01
+    assert figures[STEPS]["trainer/gradient_norm"] > 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["stream", "colocated", "ranks"])
+def test_layouts_give_the_same_numbers(runs: dict[str, Ran], name: str) -> None:
+    """To 1e-5, of the figure where it is above one: scorers of their own take the samples in whatever batches
+    they come, and ranks add up in another order."""
+    for step in range(1, STEPS + 1):
+        ours, theirs = (repeated(runs[each].figures[step]) for each in ("shared", name))
+        assert ours.keys() == theirs.keys()
+        for figure, value in ours.items():
+            assert theirs[figure] == pytest.approx(value, rel=1e-5, abs=1e-5), f"{figure} at step {step}"
+
+
+@pytest.mark.timeout(300)
+def test_the_same_job_gives_the_same_bits(runs: dict[str, Ran]) -> None:
+    """Where all scoring is of whole batches. What the engine says of its samples depends on which of them it
+    ran side by side, and shows in the gap alone."""
+    for step in range(1, STEPS + 1):
+        once, twice = (repeated(runs[name].figures[step]) for name in ("colocated", "again"))
+        different = {name for name in once if once[name] != twice[name]}
+        assert different <= {"rollout/logprob_gap_mean", "rollout/logprob_gap_max"}, step
+    ours, theirs = (load_file(runs[name].result / "model.safetensors") for name in ("colocated", "again"))
+    assert ours.keys() == theirs.keys()
+    assert [name for name, weight in ours.items() if not torch.equal(weight, theirs[name])] == []
+
+
+@pytest.mark.timeout(300)
+def test_the_result_loads_and_answers(runs: dict[str, Ran]) -> None:
+    folder = runs["shared"].result
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    prompt = tokenizer("ab", return_tensors="pt", add_special_tokens=False)
+    answer = model.generate(**prompt, max_new_tokens=4, do_sample=False)
+    assert prompt["input_ids"].shape[1] < answer.shape[1] <= prompt["input_ids"].shape[1] + 4
+    assert isinstance(tokenizer.decode(answer[0], skip_special_tokens=True), str)

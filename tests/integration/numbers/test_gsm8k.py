@@ -1,0 +1,82 @@
+"""The GSM8K example on the files as they lie: every algorithm on real text, a few steps each."""
+
+import json
+import math
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from support.metrics_page import online_figures
+from support.running import RunningJobs
+
+#: Job -> step -> its figures.
+Figures = dict[str, dict[int, dict[str, Any]]]
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "gsm8k" / "jobs.yaml"
+DATA = ROOT.parent / "shared" / "data" / "gsm8k"
+ONLINE = ("gsm8k-ppo", "gsm8k-rloo", "gsm8k-grpo")
+STEPS = {"gsm8k-sft": 12, "gsm8k-rm": 10} | dict.fromkeys(ONLINE, 3)
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        not (DATA / "train.jsonl").exists(), reason=f"GSM8K is not there: {DATA} has no train.jsonl"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Figures:
+    """The figures of each job of the example."""
+    runs = tmp_path_factory.mktemp("gsm8k") / "runs"
+    shorter = [f"--set={job}:spec.maxSteps={steps}" for job, steps in STEPS.items()]
+    with RunningJobs(EXAMPLE, runs, f"--param=DATA={DATA}", *shorter) as run:
+        assert run.end(280) == 0, run.output
+        return {job: run.steps(job) for job in STEPS}
+
+
+def test_every_job_makes_its_steps_and_every_figure_is_finite(
+    ran: Figures,
+) -> None:
+    for job, figures in ran.items():
+        assert sorted(figures) == list(range(1, STEPS[job] + 1)), job
+        for step, line in figures.items():
+            assert [name for name, value in line.items() if not math.isfinite(value)] == [], (job, step)
+
+
+def test_the_losses_fall(ran: Figures) -> None:
+    """A random model with a vocabulary of 4,000 begins at log 4000 = 8.3 nats a token. What falls surely in a
+    few steps of the reward model is the language part of its loss."""
+    sft = [ran["gsm8k-sft"][step]["sft/loss"] for step in sorted(ran["gsm8k-sft"])]
+    assert sft[0] == pytest.approx(math.log(4000), abs=0.3)
+    assert sft[-1] < sft[0] - 1.5
+    reward_model = [ran["gsm8k-rm"][step] for step in sorted(ran["gsm8k-rm"])]
+    assert fmean(line["trainer/loss"] for line in reward_model[-4:]) < reward_model[0]["trainer/loss"] - 0.1
+
+
+def test_dropped_prompts_are_counted(ran: Figures) -> None:
+    """maxTokens 128 leaves out the longest questions, the same for each job that reads them."""
+    rows = sum(1 for line in (DATA / "train.jsonl").read_text().splitlines() if json.loads(line))
+    counts = {
+        job: {line["data/dropped_prompts"] for line in figures.values()} for job, figures in ran.items()
+    }
+    assert len(counts["gsm8k-ppo"]) == 1
+    (dropped,) = counts["gsm8k-ppo"]
+    assert 0 < dropped < 0.5 * rows
+    assert counts["gsm8k-rloo"] == counts["gsm8k-grpo"] == counts["gsm8k-ppo"]
+
+
+@pytest.mark.parametrize("job", ONLINE)
+def test_every_figure_is_there_and_rollout_and_trainer_agree(ran: Figures, job: str) -> None:
+    ppo = job == "gsm8k-ppo"
+    sources = ["preference"] if ppo else ["exact", "form"]
+    wanted = online_figures(sources, critic=ppo, kl_in_loss=job == "gsm8k-grpo")
+    for step, line in ran[job].items():
+        # The example's first step of PPO trains the critic alone.
+        idle = ("policy/", "trainer/") if ppo and step == 1 else ()
+        assert {name for name in wanted - line.keys() if not name.startswith(idle)} == set(), step
+        assert line["rollout/logprob_gap_max"] < 1e-4
+        assert line["rollout/staleness_max"] == 0

@@ -1,0 +1,89 @@
+"""A small HTTP server that answers as a test says, for what a real API server does too seldom."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+from kubernetes.aio.client import ApiClient, Configuration
+
+Json = dict[str, Any]
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class ScriptedServer:
+    """An async context manager. Each request takes the next answer; the last one is for all that follow."""
+
+    answers: list[Answer]
+    #: Method, path with query and body of every request.
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
+    _runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> ApiClient:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        settings = Configuration(host=f"http://127.0.0.1:{self._runner.addresses[0][1]}")
+        self._client = ApiClient(settings)
+        return self._client
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append((request.method, request.path_qs, await request.text()))
+        answer = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
+        return await answer(request)
+
+
+def says(body: Json, status: int = 200, **headers: str) -> Answer:
+    """A whole answer."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response(body, status=status, headers=headers)
+
+    return answer
+
+
+def refuses(status: int, reason: str, **headers: str) -> Answer:
+    """As an API server refuses."""
+    body = {"kind": "Status", "code": status, "reason": reason, "message": f"{reason} by the test"}
+    return says(body, status, **headers)
+
+
+async def hangs(request: web.Request) -> web.StreamResponse:
+    """No answer for an hour."""
+    await asyncio.sleep(3600)
+    return web.Response()
+
+
+async def breaks(request: web.Request) -> web.StreamResponse:
+    """The connection ends before the answer does."""
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b'{"items": [')
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+def streams(*events: Json, stays: bool = False) -> Answer:
+    """A watch with these events; `stays`: it is left open after them."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for event in events:
+            await response.write(json.dumps(event).encode() + b"\n")
+        if stays:
+            await asyncio.sleep(3600)
+        return response
+
+    return answer

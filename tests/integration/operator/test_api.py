@@ -1,0 +1,81 @@
+"""Calls of the API: every way that one can end, by a real HTTP server."""
+
+import pytest
+
+from integration.operator.api_server import Answer, ScriptedServer, breaks, hangs, refuses, says
+from kubealign_operator.controller.api import METADATA_ONLY, Api
+from kubealign_operator.controller.failures import ApiAway, ApiFailure, NotLeading
+from kubealign_operator.controller.metrics import Metrics
+from kubealign_operator.controller.resources import PODS
+
+_PATH = PODS.named("team", "one")
+
+
+async def test_an_answer_is_given_as_it_is() -> None:
+    server = ScriptedServer([says({"kind": "Pod"})])
+    async with server as client:
+        api = Api(client, Metrics(), 5)
+        assert await api.get(PODS, _PATH, METADATA_ONLY) == {"kind": "Pod"}
+        assert await api.create(PODS, PODS.collection("team"), {"a": 1}, "kubealign") == {"kind": "Pod"}
+    assert server.asked == [
+        ("GET", "/api/v1/namespaces/team/pods/one", ""),
+        ("POST", "/api/v1/namespaces/team/pods?fieldManager=kubealign", '{"a": 1}'),
+    ]
+
+
+async def test_a_refusal_keeps_what_the_server_said() -> None:
+    async with ScriptedServer([refuses(429, "TooManyRequests", **{"Retry-After": "7"})]) as client:
+        with pytest.raises(ApiFailure) as raised:
+            await Api(client, Metrics(), 5).get(PODS, _PATH)
+    error = raised.value
+    assert (error.status, error.reason, error.retry_after) == (429, "TooManyRequests", 7.0)
+    assert error.message == "TooManyRequests by the test"
+    assert error.passing
+
+
+async def test_a_page_of_something_between_is_a_failure_too() -> None:
+    from aiohttp import web
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=502, text="<html>bad gateway</html>", content_type="text/html")
+
+    async with ScriptedServer([page]) as client:
+        with pytest.raises(ApiFailure, match="502 Bad Gateway: <html>"):
+            await Api(client, Metrics(), 5).get(PODS, _PATH)
+
+
+@pytest.mark.parametrize("answer", [hangs, breaks, says([])], ids=["slow", "broken", "no object"])  # type: ignore[arg-type]
+async def test_no_whole_answer_in_time(answer: Answer) -> None:
+    metrics = Metrics()
+    async with ScriptedServer([answer]) as client:
+        with pytest.raises(ApiAway):
+            await Api(client, metrics, 2.0).get(PODS, _PATH)
+    assert 'code="none",resource="pods",verb="get"} 1.0' in metrics.page().decode()
+
+
+async def test_nobody_there() -> None:
+    server = ScriptedServer([says({})])
+    async with server as client:
+        pass
+    async with ScriptedServer([says({})]) as other:
+        other.configuration.host = client.configuration.host
+        with pytest.raises(ApiAway):
+            await Api(other, Metrics(), 5).get(PODS, _PATH)
+
+
+async def test_who_may_not_write_reads_only() -> None:
+    def guard() -> None:
+        raise NotLeading("the lease is old")
+
+    server = ScriptedServer([says({"kind": "Pod"})])
+    async with server as client:
+        api = Api(client, Metrics(), 5, guard)
+        await api.get(PODS, _PATH)
+        for write in (
+            api.create(PODS, PODS.collection("team"), {}, "kubealign"),
+            api.merge_patch(PODS, _PATH, {}, "kubealign"),
+            api.delete(PODS, _PATH, {}),
+        ):
+            with pytest.raises(NotLeading):
+                await write
+    assert [method for method, _, _ in server.asked] == ["GET"]

@@ -1,0 +1,98 @@
+"""The lease, by a server that answers, breaks and falls silent."""
+
+import asyncio
+import json
+import time
+
+import pytest
+from aiohttp import web
+from kubernetes.aio.client import ApiClient
+
+from integration.operator.api_server import ScriptedServer, breaks, hangs, refuses
+from kubealign_operator.controller.config import LeaderElectionConfig
+from kubealign_operator.controller.failures import NotLeading
+from kubealign_operator.controller.lease import Lease, LeaseLost
+
+_SHORT = LeaderElectionConfig(lease_seconds=3, renew_deadline_seconds=1.5, retry_seconds=1.0)
+
+
+class Leases:
+    """Keeps one lease, as an API server does; `silent` makes it hang."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, object] | None = None
+        self.silent = False
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        if self.silent:
+            return await hangs(request)
+        if request.method in ("POST", "PUT"):
+            self.held = json.loads(await request.text())
+            return web.json_response(self.held, status=201 if request.method == "POST" else 200)
+        if self.held is None:
+            return await refuses(404, "NotFound")(request)
+        return web.json_response(self.held)
+
+    @property
+    def holder(self) -> object:
+        spec = (self.held or {}).get("spec")
+        return spec.get("holderIdentity") if isinstance(spec, dict) else None
+
+
+def _lease(client: ApiClient, identity: str = "me") -> Lease:
+    return Lease(client, _SHORT, "platform", identity)
+
+
+async def _acquire(lease: Lease) -> None:
+    async with asyncio.timeout(20):
+        await lease.acquire()
+
+
+async def test_it_is_made_held_and_given_back() -> None:
+    leases = Leases()
+    async with ScriptedServer([leases]) as client:
+        lease = _lease(client)
+        await _acquire(lease)
+        lease.held()
+        assert leases.holder == "me"
+        await lease.give_back()
+        assert leases.holder is None
+        other = _lease(client, "other")
+        await _acquire(other)
+        assert leases.holder == "other"
+        # Whose it is no longer, does not give it back.
+        await lease.give_back()
+        assert leases.holder == "other"
+        await other.give_back()
+
+
+async def test_trouble_on_the_way_is_a_try_that_failed() -> None:
+    leases = Leases()
+    async with ScriptedServer([breaks, refuses(500, "InternalError"), hangs, leases]) as client:
+        lease = _lease(client)
+        await _acquire(lease)
+        assert leases.holder == "me"
+        await lease.give_back()
+
+
+async def test_a_silent_server_ends_the_lead() -> None:
+    leases = Leases()
+    async with ScriptedServer([leases]) as client:
+        lease = _lease(client)
+        await _acquire(lease)
+        leases.silent = True
+        async with asyncio.timeout(20):
+            with pytest.raises(LeaseLost):
+                await lease.lost()
+        await lease.give_back()
+
+
+async def test_after_a_long_pause_nothing_is_written() -> None:
+    """The whole process stood still: no timer of its own has told it yet."""
+    async with ScriptedServer([Leases()]) as client:
+        lease = _lease(client)
+        await _acquire(lease)
+        time.sleep(_SHORT.lease_seconds + 0.1)  # noqa: ASYNC251 - the pause is the point
+        with pytest.raises(NotLeading, match="last renewed"):
+            lease.held()
+        await lease.give_back()

@@ -1,0 +1,154 @@
+"""A list and a watch that keep a store like the server's, whatever the server does."""
+
+import asyncio
+from typing import Any
+
+from integration.operator.api_server import Answer, Json, ScriptedServer, breaks, refuses, says, streams
+from kubealign_operator.controller.api import Api
+from kubealign_operator.controller.metrics import Metrics
+from kubealign_operator.controller.reflector import Reflector, Scope
+from kubealign_operator.controller.resources import PODS
+
+
+class Kept:
+    """A store that only remembers."""
+
+    def __init__(self, until: int) -> None:
+        self.items: dict[str, int] = {}
+        self.told = asyncio.Event()
+        self._until = until
+
+    def put(self, item: Json) -> None:
+        self.items[item["metadata"]["uid"]] = int(item["metadata"]["resourceVersion"])
+
+    def remove(self, item: Json) -> None:
+        self.items.pop(item["metadata"]["uid"], None)
+
+    def sweep(self, namespace: str | None, kept: set[str], reached: int) -> None:
+        self.items = {uid: held for uid, held in self.items.items() if uid in kept or held > reached}
+
+    def reach(self, namespace: str | None, reached: int) -> None:
+        if reached >= self._until:
+            self.told.set()
+
+
+def _item(uid: str, version: int) -> Json:
+    return {"metadata": {"uid": uid, "resourceVersion": str(version)}}
+
+
+def _page(version: int, *items: Json, follows: str = "") -> Answer:
+    metadata: dict[str, Any] = {"resourceVersion": str(version)}
+    if follows:
+        metadata["continue"] = follows
+    return says({"metadata": metadata, "items": list(items)})
+
+
+def _event(kind: str, item: Json) -> Json:
+    return {"type": kind, "object": item}
+
+
+_OPEN = streams(stays=True)
+
+
+async def _followed(answers: list[Answer], until: int, resync: float = 600) -> tuple[Kept, list[str]]:
+    """What is kept, and what was asked, once the store has been told everything up to a version."""
+    kept, server = Kept(until), ScriptedServer(answers)
+    async with server as client:
+        reflector = Reflector(
+            Api(client, Metrics(), 5), Scope(PODS, "team", "a=b"), kept, Metrics(), resync_seconds=resync
+        )
+        running = asyncio.create_task(reflector.run())
+        try:
+            async with asyncio.timeout(20):
+                await kept.told.wait()
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+    return kept, [path for _, path, _ in server.asked]
+
+
+async def test_pages_then_events() -> None:
+    kept, asked = await _followed(
+        [
+            _page(5, _item("a", 1), follows="more"),
+            _page(5, _item("b", 2)),
+            streams(
+                _event("ADDED", _item("c", 6)),
+                _event("MODIFIED", _item("a", 7)),
+                _event("DELETED", _item("b", 8)),
+                stays=True,
+            ),
+        ],
+        until=8,
+    )
+    assert kept.items == {"a": 7, "c": 6}
+    assert "labelSelector=a%3Db" in asked[0]
+    assert "continue=more" in asked[1]
+    assert "resourceVersion=5" in asked[2]
+    assert "watch=1" in asked[2]
+
+
+async def test_a_broken_watch_goes_on_where_it_was() -> None:
+    """A bookmark counts, though nothing of ours changed."""
+    kept, asked = await _followed(
+        [
+            _page(5, _item("a", 1)),
+            streams(_event("BOOKMARK", _item("", 90))),
+            breaks,
+            refuses(500, "InternalError"),
+            streams(_event("ADDED", _item("b", 91)), stays=True),
+        ],
+        until=91,
+    )
+    assert kept.items == {"a": 1, "b": 91}
+    assert ["resourceVersion=90" in path for path in asked] == [False, False, True, True, True]
+
+
+async def test_what_is_forgotten_is_listed_again() -> None:
+    """410 as the answer, and 410 as an event."""
+    gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
+    kept, asked = await _followed(
+        [
+            _page(5, _item("a", 1), _item("b", 2)),
+            refuses(410, "Expired"),
+            _page(20, _item("a", 1), _item("c", 15)),
+            streams(gone),
+            _page(30, _item("d", 25)),
+            _OPEN,
+        ],
+        until=30,
+    )
+    assert kept.items == {"d": 25}
+    assert sum("limit=" in path for path in asked) == 3
+
+
+async def test_a_list_that_fails_half_way_ends_nothing() -> None:
+    kept, _ = await _followed(
+        [
+            _page(5, _item("a", 1), follows="more"),
+            refuses(410, "Expired"),
+            refuses(429, "TooManyRequests", **{"Retry-After": "1"}),
+            _page(9, _item("b", 8)),
+            _OPEN,
+        ],
+        until=9,
+    )
+    assert kept.items == {"b": 8}
+
+
+async def test_now_and_then_everything_is_listed() -> None:
+    """A watch that told nothing of it does not matter for ever; a list that fails does not stop the watch."""
+    kept, asked = await _followed(
+        [
+            _page(5, _item("a", 1)),
+            streams(_event("BOOKMARK", _item("", 6))),
+            refuses(500, "InternalError"),
+            streams(_event("ADDED", _item("b", 7))),
+            _page(8, _item("b", 7)),
+            _OPEN,
+        ],
+        until=8,
+        resync=0.05,
+    )
+    assert kept.items == {"b": 7}
+    assert sum("limit=" in path for path in asked) >= 3

@@ -1,0 +1,83 @@
+"""Whole jobs whose every process is started as a container starts it: through process.pod, from what is
+mounted."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kubealign.local.fork_server import ForkServer
+from kubealign.local.preloading import modules
+from kubealign.process import Exit
+from kubealign.spec.job import AlignmentJob
+from support.pods import JobPods
+from support.tiny_jobs import online_job, sft_job
+
+pytestmark = pytest.mark.timeout(300, method="signal")
+
+PPO = {
+    "ppo": {
+        "promptsPerStep": 4,
+        "samplesPerPrompt": 2,
+        "minibatchSequences": 4,
+        "kl": {"placement": "Loss", "fixed": {"coefficient": 0.02}},
+    }
+}
+STEPS = 3
+SFT_RESULT = {"model": {"job": {"name": "sft"}}}
+
+
+class Cluster:
+    """Two jobs, the second of which begins with the first one's result, and the volume that their pods
+    share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sft = AlignmentJob.model_validate(sft_job(folder, "sft"))
+        ppo = online_job(folder, "ppo", PPO, maxSteps=STEPS, policy=SFT_RESULT, critic=SFT_RESULT)
+        self.ppo = AlignmentJob.model_validate(ppo)
+        self.folder = folder
+        self.volume = folder / "volume"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+@pytest.fixture
+async def fork_server(cluster: Cluster, tmp_path: Path) -> AsyncIterator[ForkServer]:
+    """So that the imports are paid for once."""
+    async with ForkServer(modules([cluster.sft, cluster.ppo]), tmp_path / "fork-server.log") as running:
+        yield running
+
+
+async def test_jobs_in_containers(cluster: Cluster, fork_server: ForkServer) -> None:
+    """Each container has a memory file system of its own: weights are streamed, from the name by which the
+    others know the trainer."""
+    sft_run, ppo_run = cluster.volume / "sft-0a1b2c3d", cluster.volume / "ppo-4e5f6a7b"
+    async with JobPods(fork_server, cluster.folder / "sft", cluster.sft, sft_run) as pods:
+        assert await pods.prepare() == Exit.DONE
+        # Nobody but the pods can reach the volume: the job's own document is theirs to write.
+        assert AlignmentJob.model_validate_json((sft_run / "job.json").read_text()) == cluster.sft
+        await pods.start_workers()
+        driver = await pods.drive()
+        assert await driver.end(90) == Exit.DONE, driver.log
+        assert await pods.stop() == {"trainer-0": Exit.STOPPED}
+        assert driver.mounts.termination.read_text() == ""
+
+    results = {"sft": sft_run / "result"}
+    async with JobPods(fork_server, cluster.folder / "ppo", cluster.ppo, ppo_run, results) as pods:
+        assert await pods.prepare() == Exit.DONE
+        await pods.start_workers()
+        driver = await pods.drive()
+        assert await driver.answers("/livez")
+        assert await driver.end(120) == Exit.DONE, driver.log
+        assert set((await pods.stop()).values()) == {Exit.STOPPED}
+        steps = [line for line in pods.metrics() if "seconds/step" in line]
+    assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
+    assert {line["refit/stream_workers"] for line in steps} == {1.0}
+    assert {line["refit/shared_memory_workers"] for line in steps} == {0.0}
+
+    from transformers import AutoModelForCausalLM
+
+    assert AutoModelForCausalLM.from_pretrained(ppo_run / "result").num_parameters() > 1000

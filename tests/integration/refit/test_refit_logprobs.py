@@ -1,0 +1,174 @@
+"""The real trainer and engine: after every refit both say the same of the same tokens, by both transports."""
+
+# mypy: disable-error-code="no-untyped-call"
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+from kubealign.process import Role
+from kubealign.security.authority import Authority, write_tls
+from kubealign.spec import rollout as rollout_spec
+from kubealign.spec.rollout import Transport
+from kubealign.spec.training import AdamW, Backend, Optimizer, Precision, Trainer
+from kubealign.spec.training import TorchBackend as TorchSpec
+from kubealign.v1 import refit_pb2, trainer_pb2_grpc
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.refit.broadcast import WeightsBroadcast
+from kubealign_services.refit.canary import Canary
+from kubealign_services.refit.publisher import WeightsPublisher
+from kubealign_services.refit.receiver import WeightsReceiver
+from kubealign_services.refit.stream import PeerStreams
+from kubealign_services.refit.worker import RefitWorker
+from kubealign_services.rollout.generator import Generator
+from kubealign_services.rpc.server import Server
+from kubealign_services.training.contract import Head, UpdatePlan
+from kubealign_services.training.torch_backend.backend import TorchBackend
+
+pytestmark = pytest.mark.timeout(120)
+
+TOKENS = 40
+STEPS = 10
+
+
+class MeanNegativeLogprob:
+    """-mean of the log-probabilities of the predicted tokens."""
+
+    outputs = frozenset({"logprobs"})
+    unit = 1
+
+    def prepare(self, minibatch: Batch) -> None:
+        predicted = (minibatch.positions > 0).double()
+        minibatch.token_columns["share"] = predicted / predicted.sum()
+
+    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
+        assert outputs.logprobs is not None
+        return LossTerms(-(outputs.logprobs * microbatch.token("share")).sum())
+
+
+class Sending(trainer_pb2_grpc.TrainerServicer):
+    def __init__(self, publisher: WeightsPublisher) -> None:
+        self._publisher = publisher
+
+    async def FetchWeights(self, request: Any, context: Any) -> AsyncIterator[refit_pb2.WeightsChunk]:
+        for chunk in self._publisher.chunks(request):
+            yield chunk
+
+
+def make_model(folder: Path, tied: bool) -> None:
+    """A Llama of two layers with a tokenizer of a character a token."""
+    vocabulary = {chr(48 + token): token for token in range(TOKENS - 1)} | {"<eos>": TOKENS - 1}
+    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="0"))
+    raw.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    make: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast
+    make(tokenizer_object=raw, eos_token="<eos>", pad_token="<eos>").save_pretrained(folder)
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=TOKENS,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        tie_word_embeddings=tied,
+        eos_token_id=TOKENS - 1,
+        pad_token_id=TOKENS - 1,
+        bos_token_id=None,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
+@asynccontextmanager
+async def generating(engine: TorchEngine) -> AsyncGenerator[Generator]:
+    """A generator on the one thread that may call the engine."""
+    with ThreadPoolExecutor(1) as thread:
+
+        def compute(call: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+            return asyncio.get_running_loop().run_in_executor(thread, call, *arguments)
+
+        generator = Generator(engine, compute)
+        running = asyncio.create_task(generator.run())
+        try:
+            yield generator
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("transport", [Transport.SHARED_MEMORY, Transport.STREAM])
+async def test_trainer_and_engine_agree_after_every_refit(
+    tmp_path: Path, transport: Transport, tied: bool
+) -> None:
+    folder = tmp_path / "model"
+    make_model(folder, tied)
+    torch_spec = TorchSpec(microbatch_tokens=256)
+    trainer = Trainer(
+        backend=Backend(torch=torch_spec), optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-2))
+    )
+    backend = TorchBackend.create(folder, Head.LANGUAGE_MODEL, trainer, total_updates=STEPS)
+    engine = TorchEngine.create(folder, rollout_spec.TorchEngine(max_sequences=4))
+    canary = Canary.choose(1, TOKENS, [Precision.FLOAT32])
+    authority = Authority.create("refit-logprobs", timedelta(hours=1))
+    tls = {role: write_tls(tmp_path / role, authority, role) for role in (Role.TRAINER, Role.ROLLOUT)}
+    bus = MemoryBus()
+
+    def trainer_logprobs(tokens: list[int]) -> list[float]:
+        found = backend.forward(pack([tokens], ["one"]), frozenset({"logprobs"}))["logprobs"]
+        after_first: list[float] = found[1:].tolist()
+        return after_first
+
+    async def publish(fence: int, version: int) -> refit_pb2.WeightsAnnouncement:
+        message = canary.message(trainer_logprobs(canary.tokens))
+        return publisher.publish(fence=fence, version=version, tensors=backend.snapshot(), canary=message)
+
+    publisher = WeightsPublisher(tmp_path / "shared", "localhost:0", transport)
+    server = Server("localhost:0", tls[Role.TRAINER], [Sending(publisher)], lambda *seen: None, grace=1.0)
+    async with server, PeerStreams(tls[Role.ROLLOUT]) as streams, generating(engine) as generator:
+        # The server chose its port when it began to listen.
+        publisher._address = server.address
+        receiver = WeightsReceiver(tmp_path / "shared", streams, timeout=30)
+        worker = RefitWorker("rollout-0", bus, receiver, generator, timeout=30)
+        refitting = asyncio.create_task(worker.run())
+        broadcast = WeightsBroadcast(bus, publish, fence=1, min_replicas=1, replicas=1, timeout=30)
+        generator_of_data = torch.Generator().manual_seed(4)
+        async with broadcast:
+            versions = []
+            for step in range(STEPS):
+                await broadcast.publish(step)
+                await worker.wait_for(1, step, timeout=10)
+                sampling = SamplingParameters(max_tokens=12)
+                request = GenerationRequest(f"step-{step}", (5, 6, 7), (1, 2), sampling)
+                async for sample in generator.generate(request):
+                    expected = trainer_logprobs([5, 6, 7, *sample.tokens])[2:]
+                    pairs = zip(sample.engine_logprobs, expected, strict=True)
+                    assert max(abs(ours - theirs) for ours, theirs in pairs) < 1e-4
+                    versions += sample.versions[:1]
+                data = torch.randint(TOKENS, (8, 12), generator=generator_of_data).tolist()
+                batch = pack(data, [str(index) for index in range(8)])
+                before = trainer_logprobs(canary.tokens)
+                backend.train_step(batch, MeanNegativeLogprob(), UpdatePlan(1, 8, seed=step))
+                # The step is large enough that yesterday's weights would not pass.
+                moved = zip(before, trainer_logprobs(canary.tokens), strict=True)
+                assert max(abs(then - now) for then, now in moved) > 0.01
+            assert versions == [step for step in range(STEPS) for _ in range(2)]
+            figures = await broadcast.settled()
+            used = "shared_memory" if transport is Transport.SHARED_MEMORY else "stream"
+            assert figures[f"refit/{used}_workers"] == 1
+        await bus.close()
+        await asyncio.wait_for(refitting, 10)
+    publisher.close()

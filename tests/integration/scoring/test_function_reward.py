@@ -1,0 +1,196 @@
+"""Reward functions in their own process: what they print, raise, and what ends them."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kubealign.spec.rewards import RewardFunction
+from kubealign_services.scoring.functions import (
+    BadReward,
+    FunctionReward,
+    RewardHung,
+    RewardMissing,
+    RewardRaised,
+)
+
+pytestmark = pytest.mark.timeout(60)
+
+Make = Callable[..., FunctionReward]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def of(source: str, timeout: float = 20, name: str = "reward") -> FunctionReward:
+        file = tmp_path / "given.py"
+        file.write_text(source)
+        return FunctionReward(
+            RewardFunction.model_validate({"file": {"path": str(file), "name": name}}), timeout, "helpful"
+        )
+
+    return of
+
+
+def wait_until_gone(pid: int, seconds: float = 20) -> None:
+    """Wait for the end of a process that is not this one's child."""
+    try:
+        ended = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([ended], [], [], seconds)[0], f"process {pid} still runs"
+    finally:
+        os.close(ended)
+
+
+async def test_scores_with_columns_and_prints(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    source = """
+import os, sys
+def reward(prompts, responses, **columns):
+    print("to standard output", flush=True)
+    os.write(1, b"and past Python\\n")
+    assert sys.stdin.read() == ""
+    return [float(r == a) for r, a in zip(responses, columns["answer"])]
+"""
+    async with make(source) as function:
+        assert await function.score(["p", "q"], ["7", "é\n"], {"answer": ["7", "e"]}) == [1.0, 0.0]
+        assert await function.score(["p"], ["x"], {"answer": ["x"]}) == [1.0]
+    printed = [record.getMessage() for record in caplog.records if "printed" in record.getMessage()]
+    assert any("to standard output" in line and "helpful" in line for line in printed)
+    assert any("and past Python" in line for line in printed)
+
+
+async def test_large_requests_and_many_callers(make: Make) -> None:
+    async with make("def reward(prompts, responses): return [len(r) for r in responses]") as function:
+        sizes = [[1000 * i + j for j in range(300)] for i in range(5)]
+        answers = await asyncio.gather(
+            *(function.score([""] * 300, ["x" * size for size in part], {}) for part in sizes)
+        )
+    assert answers == sizes
+
+
+async def test_what_raises_is_not_permanent_and_the_next_call_goes_on(make: Make) -> None:
+    source = "def reward(prompts, responses):\n    return [int(r) for r in responses]\n"
+    async with make(source) as function:
+        with pytest.raises(RewardRaised) as caught:
+            await function.score(["p"], ["seven"], {})
+        assert not caught.value.permanent
+        for part in ("reward helpful", "given.py", "ValueError", "return [int(r) for r in responses]"):
+            assert part in str(caught.value)
+        assert await function.score(["p"], ["7"], {}) == [7.0]
+
+
+async def test_a_crash_is_told_and_the_next_call_starts_afresh(make: Make) -> None:
+    source = """
+import os
+import select
+def reward(prompts, responses):
+    if responses[0] == "crash":
+        os.kill(os.getpid(), 11)
+    if responses[0] == "leave":
+        os._exit(5)
+    return [1.0]
+"""
+    async with make(source) as function:
+        with pytest.raises(RewardRaised, match="signal SIGSEGV"):
+            await function.score(["p"], ["crash"], {})
+        with pytest.raises(RewardRaised, match="exit code 5"):
+            await function.score(["p"], ["leave"], {})
+        assert await function.score(["p"], ["fine"], {}) == [1.0]
+
+
+async def test_a_hang_is_ended_with_all_that_it_started(make: Make, tmp_path: Path) -> None:
+    source = f"""
+import pathlib, subprocess, sys, time, os
+def reward(prompts, responses):
+    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    pathlib.Path({str(tmp_path / "pids")!r}).write_text(f"{{os.getpid()}} {{helper.pid}}")
+    time.sleep(600)
+"""
+    function = make(source, timeout=2)
+    async with function:
+        with pytest.raises(RewardHung, match=r"did not answer within 2 s") as caught:
+            await function.score(["p"], ["r"], {})
+        assert caught.value.permanent
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    for pid in pids:
+        wait_until_gone(pid)
+
+
+async def test_a_wrong_length_is_permanent(make: Make) -> None:
+    async with make("def reward(prompts, responses): return [1.0]") as function:
+        with pytest.raises(BadReward, match="returned 1 rewards for 2 responses") as caught:
+            await function.score(["p", "q"], ["r", "s"], {})
+        assert caught.value.permanent
+    async with make("async def reward(prompts, responses): return [1.0]") as function:
+        with pytest.raises(BadReward, match="not a list"):
+            await function.score(["p"], ["r"], {})
+
+
+async def test_missing_functions_are_told_at_the_start(make: Make) -> None:
+    with pytest.raises(RewardMissing, match=r"reward helpful: other of .*given.py.*it defines: reward"):
+        await make("def reward(prompts, responses): return []", name="other").start()
+    with pytest.raises(RewardMissing, match="no_such_package"):
+        await FunctionReward(RewardFunction(module="no_such_package:f"), 5, "x").start()
+    mounted = RewardFunction.model_validate({"configMap": {"name": "sums", "key": "s.py", "function": "f"}})
+    with pytest.raises(RewardMissing, match=r"reward x: f of /etc/kubealign/functions/sums/s\.py"):
+        await FunctionReward(mounted, 5, "x").start()
+
+
+async def test_cancelling_a_call_does_not_mix_up_answers(make: Make) -> None:
+    source = """
+import time
+def reward(prompts, responses):
+    time.sleep(float(prompts[0]))
+    return [len(responses[0])]
+"""
+    async with make(source) as function:
+        assert await function.score(["0"], ["a"], {}) == [1.0]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(function.score(["600"], ["bb"], {}), 1)
+        assert await function.score(["0"], ["ccc"], {}) == [3.0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal on the parent's death is Linux's")
+def test_the_process_dies_with_its_parent_even_in_a_loop(tmp_path: Path) -> None:
+    """A loop inside a C function: no other thread runs, so none can see that the input has ended."""
+    pipe = tmp_path / "pid"
+    os.mkfifo(pipe)
+    file = tmp_path / "loops.py"
+    file.write_text(
+        "import os, pathlib, re\n"
+        "def reward(prompts, responses):\n"
+        f"    pathlib.Path({str(pipe)!r}).write_text(str(os.getpid()))\n"
+        "    re.match('(a+)+$', 'a' * 80 + 'b')\n"
+    )
+    program = (
+        "import asyncio\n"
+        "from kubealign.spec.rewards import RewardFunction\n"
+        "from kubealign_services.scoring.functions import FunctionReward\n"
+        f"spec = RewardFunction.model_validate({{'file': {{'path': {str(file)!r}}}}})\n"
+        "asyncio.run(FunctionReward(spec, 300).score(['p'], ['r'], {}))\n"
+    )
+    said = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    parent = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        assert select.select([said], [], [], 40)[0], "the function was not called"
+        child = int(os.read(said, 32))
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        os.close(said)
+    try:
+        wait_until_gone(child)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)

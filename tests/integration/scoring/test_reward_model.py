@@ -1,0 +1,53 @@
+"""A reward model from its folder, against transformers' own sequence classification."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForSequenceClassification
+
+from kubealign.spec.training import Precision
+from kubealign_services.batch.packed import pack
+from kubealign_services.data.tokenizers import train_characters
+from kubealign_services.scoring.models import load_reward_model
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize("pooling", [None, "LastToken", "ResponseSum"])
+def test_scores_are_those_of_transformers(tmp_path: Path, pooling: str | None) -> None:
+    tokenizer = train_characters(["0123456789+="])
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        pad_token_id=0,
+    )
+    config.num_labels = 1
+    if pooling is not None:
+        config.kubealign_pooling = pooling
+    torch.manual_seed(1)
+    model = LlamaForSequenceClassification(config).eval()  # type: ignore[no-untyped-call]
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    sequences = [tokenizer(text)["input_ids"] + [1] for text in ("1+1=2", "12+30=42", "7+7=1")]
+    prompts = [4, 6, 4]
+    batch = pack(sequences, ["a", "b", "c"])
+    batch.token_columns["loss_mask"] = torch.tensor(
+        [
+            int(place >= prompt)
+            for ids, prompt in zip(sequences, prompts, strict=True)
+            for place in range(len(ids))
+        ],
+        dtype=torch.uint8,
+    )
+    scores = load_reward_model(tmp_path, Precision.FLOAT32, microbatch_tokens=12).score(batch)
+    expected = []
+    with torch.no_grad():
+        for ids, prompt in zip(sequences, prompts, strict=True):
+            hidden = model.model(torch.tensor([ids])).last_hidden_state[0]
+            heads = model.score(hidden)[:, 0]
+            expected.append(float(heads[prompt:].sum() if pooling == "ResponseSum" else heads[-1]))
+    assert scores.tolist() == pytest.approx(expected, abs=1e-5)

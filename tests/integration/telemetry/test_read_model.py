@@ -1,0 +1,182 @@
+"""The read model against a real Redis with the job's own user; and with Redis away."""
+
+import asyncio
+import math
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubealign import read_model as reading
+from kubealign.local.redis_server import RedisServer
+from kubealign.process import RedisAccess
+from kubealign_services.telemetry.heartbeat import Heartbeat
+from kubealign_services.telemetry.read_model import SAMPLES_KEPT, ReadModel
+
+# By signal: the thread method would leave the servers running.
+pytestmark = pytest.mark.timeout(60, method="signal")
+
+
+class Redis:
+    """Started and killed at will."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.server = RedisServer(folder, port, "kubealign:default:sums:", "secret", "admin-secret")
+        self._log = folder / "redis.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def access(self) -> RedisAccess:
+        return self.server.access
+
+    async def start(self) -> None:
+        self._launch(self.server.command())
+        await asyncio.wait_for(self.server.ready(), 20)
+
+    def _launch(self, command: list[str]) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=20)
+            self._process = None
+
+
+@pytest.fixture
+async def redis(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[Redis]:
+    running = Redis(tmp_path, unused_tcp_port)
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until Redis shows it: it gives no event for that."""
+    async with asyncio.timeout(30):
+        while not await check():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_what_is_written_can_be_read(redis: Redis) -> None:
+    await redis.start()
+    sample = {
+        "prompt": "12+34=",
+        "response": "40+6=46",
+        "reward": 0.75,
+        "rewards": {"helpful": 0.75},
+        "weight_version": 3,
+        "truncated": False,
+        "group_id": "0-17",
+        "purpose": "train",
+    }
+    async with ReadModel(redis.access) as model:
+        model.status(phase="Running", step=1, max_steps=90, fence=2, weight_version=1, waiting_for="rollouts")
+        model.status(step=2, started_at=1000.5)
+        model.metrics(1, 2, {"reward/mean": 0.5})
+        model.metrics(2, 2, {"reward/mean": 0.75, "kl": float("nan")})
+        model.sample(2, sample)
+        model.heartbeat("rollout-0", {"role": "rollout", "running": 5})
+    async with reading.ReadModel(redis.access) as reader:
+        progress = await reader.progress()
+        assert progress is not None
+        assert (progress.phase, progress.step, progress.max_steps, progress.fence) == ("Running", 2, 90, 2)
+        assert (progress.waiting_for, progress.started_at) == ("rollouts", 1000.5)
+        assert progress.updated_at > 1.7e9
+        first, second = await reader.metrics()
+        assert (first.step, first.fence, first.values) == (1, 2, {"reward/mean": 0.5})
+        assert (second.step, second.values["reward/mean"]) == (2, 0.75)
+        assert math.isnan(second.values["kl"])
+        (shown,) = await reader.newest_samples()
+        assert (shown.step, shown.response, shown.rewards) == (2, "40+6=46", {"helpful": 0.75})
+        beats = await reader.heartbeats(["rollout-0", "rollout-1"])
+        assert beats == {"rollout-0": {"role": "rollout", "running": 5}}
+    assert model.dropped == 0
+
+
+async def test_samples_are_capped_and_heartbeats_expire(redis: Redis) -> None:
+    await redis.start()
+    async with ReadModel(redis.access) as model:
+        for step in range(SAMPLES_KEPT + 1500):
+            model.sample(step, {"prompt": "p"})
+        model.heartbeat("driver", {})
+    async with reading.ReadModel(redis.access) as reader:
+        samples = await reader.newest_samples(5000)
+        assert samples[0].step == SAMPLES_KEPT + 1499
+        # Redis trims whole nodes of up to 100 entries.
+        assert SAMPLES_KEPT <= len(samples) <= SAMPLES_KEPT + 200
+        left = await reader._redis.ttl(redis.access.prefix + "heartbeat:driver")
+        assert 0 < left <= 15
+
+
+async def test_a_redis_that_is_away_delays_nothing_and_comes_back(redis: Redis) -> None:
+    async with ReadModel(redis.access) as model:
+        model.metrics(1, 1, {"loss": 1.0})
+        model.status(phase="Running", step=1)
+        await asyncio.sleep(0.3)
+        await redis.start()
+        async with reading.ReadModel(redis.access) as reader:
+
+            async def first_is_there() -> bool:
+                return [entry.step for entry in await reader.metrics()] == [1]
+
+            await eventually(first_is_there)
+        redis.kill()
+        model.metrics(2, 1, {"loss": 0.5})
+        await asyncio.sleep(0.3)
+        await redis.start()
+        model.metrics(3, 1, {"loss": 0.25})
+        async with reading.ReadModel(redis.access) as reader:
+
+            async def all_are_there() -> bool:
+                return [entry.step for entry in await reader.metrics()][-2:] == [2, 3]
+
+            await eventually(all_are_there)
+    assert model.dropped == 0
+
+
+async def test_what_cannot_be_kept_is_counted(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is raised, the newest stay, the end does not wait."""
+    async with asyncio.timeout(20):
+        async with ReadModel(redis.access) as model:
+            for step in range(10_500):
+                model.metrics(step, 1, {})
+            assert model.dropped == 500
+        assert model.dropped == 10_500
+    assert any("telemetry was dropped" in record.message for record in caplog.records)
+
+
+async def test_a_wrong_password_is_only_logged(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    await redis.start()
+    access = redis.access.model_copy(update={"password": "wrong"})
+    async with ReadModel(access) as model:
+        model.metrics(1, 1, {})
+
+        async def logged() -> bool:
+            return bool(caplog.records)
+
+        await eventually(logged)
+    assert "the read model is away" in caplog.records[0].message
+
+
+async def test_a_process_beats(redis: Redis) -> None:
+    await redis.start()
+    async with ReadModel(redis.access) as model, reading.ReadModel(redis.access) as reader:
+        heart = Heartbeat(model, "rollout-1", "rollout", period=0.05)
+        running = 0
+        said: dict[str, Any] = {}
+        heart.describe(lambda: {"version": 4, "running": running})
+        async with heart.beating():
+            running = 3
+
+            async def said_so() -> bool:
+                said.update((await reader.heartbeats(["rollout-1"])).get("rollout-1", {}))
+                return said.get("running") == 3
+
+            await eventually(said_so)
+    assert (said["role"], said["version"]) == ("rollout", 4)
+    assert said["time"] > 1.7e9

@@ -1,0 +1,110 @@
+"""The read model as a cluster has it: Redis behind a name, and behind TLS."""
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from kubealign import read_model as reading
+from kubealign.local.redis_server import RedisServer
+from kubealign.process import RedisAccess, Role
+from kubealign.security.authority import Authority, write_tls
+from kubealign_services.telemetry.read_model import ReadModel
+
+pytestmark = pytest.mark.timeout(60, method="signal")
+
+
+@pytest.fixture
+async def redis(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[RedisServer]:
+    server = RedisServer(tmp_path, unused_tcp_port, "kubealign:default:sums:", "secret", "admin-secret")
+    with (tmp_path / "redis.log").open("ab") as log:
+        process = subprocess.Popen(server.command(), stdout=log, stderr=log)  # noqa: ASYNC220
+    try:
+        await asyncio.wait_for(server.ready(), 20)
+        yield server
+    finally:
+        process.kill()
+        process.wait(timeout=20)
+
+
+@asynccontextmanager
+async def tls_in_front(redis: RedisServer, folder: Path) -> AsyncIterator[RedisAccess]:
+    """The bundled server knows no TLS: something in front of it does, with a certificate for localhost."""
+    files = write_tls(
+        folder / "tls", Authority.create("redis", timedelta(hours=1)), Role.RUNNER, ["localhost"]
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.certificate, files.key)
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(2**16):
+            target.write(data)
+            await target.drain()
+        target.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream, downstream = await asyncio.open_connection("127.0.0.1", redis.port)
+        await asyncio.gather(copy(reader, downstream), copy(upstream, writer), return_exceptions=True)
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield redis.access.model_copy(update={"host": "localhost", "port": port, "tls": True, "ca": files.ca})
+    finally:
+        server.close()
+
+
+async def said(model: ReadModel, caplog: pytest.LogCaptureFixture) -> str:
+    """What it logs when it is told something that it cannot pass on."""
+    model.metrics(1, 1, {"loss": 1.0})
+    async with asyncio.timeout(30):
+        while not caplog.records:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return caplog.records[0].getMessage()
+
+
+async def test_over_tls(redis: RedisServer, tmp_path: Path) -> None:
+    async with tls_in_front(redis, tmp_path) as access:
+        async with ReadModel(access) as model:
+            model.metrics(1, 1, {"loss": 1.0})
+        async with reading.ReadModel(access) as reader:
+            assert [entry.step for entry in await reader.metrics()] == [1]
+
+
+async def test_a_certificate_that_nobody_vouches_for(
+    redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with tls_in_front(redis, tmp_path) as access:
+        unknown = access.model_copy(update={"ca": None})
+        async with ReadModel(unknown) as model:
+            assert "certificate verify failed" in await said(model, caplog)
+        async with reading.ReadModel(unknown) as reader:
+            with pytest.raises(reading.ReadModelAway, match="certificate verify failed"):
+                await reader.progress()
+        # It went nowhere else, either.
+        async with reading.ReadModel(access) as reader:
+            assert await reader.metrics() == []
+
+
+async def test_a_certificate_for_another_host(
+    redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with tls_in_front(redis, tmp_path) as access:
+        other = access.model_copy(update={"host": "127.0.0.1"})
+        async with ReadModel(other) as model:
+            assert "not valid for '127.0.0.1'" in await said(model, caplog)
+
+
+async def test_a_name_that_nobody_knows_stops_nothing(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    access = redis.access.model_copy(update={"host": "redis.kubealign.invalid"})
+    async with asyncio.timeout(20):
+        async with ReadModel(access) as model:
+            assert "the read model is away" in await said(model, caplog)
+    assert model.dropped == 1

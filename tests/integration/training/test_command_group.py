@@ -1,0 +1,187 @@
+"""Rank 0 leads, in real processes over a real store."""
+
+import multiprocessing as mp
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from kubealign_services.training.group import CommandGroup, RankFailed
+from kubealign_services.training.rendezvous import GroupLost, meet
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def sum_of_ranks(payload: bytes) -> bytes:
+    """A collective: the payload's number added up over the ranks."""
+    total = torch.tensor([float(payload)])
+    dist.all_reduce(total)
+    return str(total.item()).encode()
+
+
+def fail_alike(payload: bytes) -> bytes:
+    raise ArithmeticError(f"no {payload.decode()}")
+
+
+def fail_on_rank_one(payload: bytes) -> bytes:
+    if dist.get_rank() == 1:
+        raise OSError("disk full")
+    return payload
+
+
+def hang_on_rank_one(payload: bytes) -> bytes:
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    return payload
+
+
+HANDLERS = {
+    "Sum": sum_of_ranks,
+    "FailAlike": fail_alike,
+    "FailOnOne": fail_on_rank_one,
+    "HangOnOne": hang_on_rank_one,
+    "Length": lambda payload: str(len(payload)).encode(),
+}
+
+
+def follower(rank: int, world_size: int, rendezvous: str, timeout: float, out: Connection) -> None:
+    try:
+        with CommandGroup(rank, world_size, rendezvous, timeout) as group:
+            group.follow(HANDLERS)
+        out.send("told to stop")
+    except GroupLost as error:
+        out.send(f"lost: {error}")
+
+
+def vanishing_leader(rendezvous: str) -> None:
+    with CommandGroup(0, 2, rendezvous, 30) as group:
+        group.run("Sum", b"1", HANDLERS)
+        os._exit(9)
+
+
+Start = Callable[..., tuple[mp.process.BaseProcess, Connection]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts processes that are ended, by their own handles, with the test."""
+    context = mp.get_context("spawn")
+    started: list[mp.process.BaseProcess] = []
+
+    def begin(target: Callable[..., None], *args: Any) -> tuple[mp.process.BaseProcess, Connection]:
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=target, args=(*args, theirs) if target is follower else args)
+        process.start()
+        theirs.close()
+        started.append(process)
+        return process, ours
+
+    yield begin
+    for process in started:
+        process.join(0.1)
+        if process.is_alive():
+            process.kill()
+        process.join(10)
+
+
+@pytest.fixture
+def rendezvous() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def heard(pipe: Connection) -> str:
+    assert pipe.poll(60), "the follower said nothing in a minute"
+    said: str = pipe.recv()
+    return said
+
+
+def test_all_ranks_run_what_rank_0_says(start: Start, rendezvous: str) -> None:
+    pipes = [start(follower, rank, 3, rendezvous, 30.0)[1] for rank in (1, 2)]
+    with CommandGroup(0, 3, rendezvous, 30) as group:
+        assert group.run("Sum", b"2", HANDLERS) == b"6.0"
+        # Longer than one value of the store may be.
+        assert group.run("Length", bytes(9 << 20), HANDLERS) == str(9 << 20).encode()
+        assert group.run("Length", b"", HANDLERS) == b"0"
+        with pytest.raises(ArithmeticError, match="no such luck"):
+            group.run("FailAlike", b"such luck", HANDLERS)
+        with pytest.raises(KeyError):
+            group.run("Unknown", b"", HANDLERS)
+        assert group.run("Sum", b"5", HANDLERS) == b"15.0"
+        assert group._store is not None and group._store.num_keys() < 20
+        with pytest.raises(GroupLost, match="has a rank 2 already: a group starts again as a whole"):
+            meet(2, 3, rendezvous, 30)
+    assert [heard(pipe) for pipe in pipes] == ["told to stop"] * 2
+
+
+def test_an_error_on_another_rank_reaches_rank_0_and_breaks_the_group(start: Start, rendezvous: str) -> None:
+    _, pipe = start(follower, 1, 2, rendezvous, 30.0)
+    with CommandGroup(0, 2, rendezvous, 30) as group:
+        with pytest.raises(
+            RankFailed, match="FailOnOne ended on rank 1 with OSError: disk full; on rank 0 with none"
+        ):
+            group.run("FailOnOne", b"", HANDLERS)
+        with pytest.raises(RankFailed, match="restarts whole: FailOnOne ended on rank 1"):
+            group.run("Sum", b"1", HANDLERS)
+    assert heard(pipe).startswith("lost: rank 0")
+
+
+def test_a_rank_that_does_not_answer_is_named(start: Start, rendezvous: str) -> None:
+    process, _ = start(follower, 1, 2, rendezvous, 30.0)
+    with CommandGroup(0, 2, rendezvous, 30) as group:
+        assert group.run("Sum", b"1", HANDLERS) == b"2.0"
+        group._timeout = 0.5
+        with pytest.raises(RankFailed, match=r"rank 1 did not answer HangOnOne within 0\.5 s"):
+            group.run("HangOnOne", b"", HANDLERS)
+    assert process.is_alive()
+
+
+def test_followers_end_when_rank_0_is_gone(start: Start, rendezvous: str) -> None:
+    _, pipe = start(follower, 1, 2, rendezvous, 30.0)
+    leader, _ = start(vanishing_leader, rendezvous)
+    assert heard(pipe) == f"lost: rank 0 at {rendezvous} is gone"
+    leader.join(30)
+    assert leader.exitcode == 9
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_that_do_not_come_are_waited_for_with_a_deadline(
+    rank: int, start: Start, rendezvous: str
+) -> None:
+    _, pipe = start(follower, rank, 2, rendezvous, 1.0)
+    assert heard(pipe).startswith(f"lost: the 2 ranks did not meet at {rendezvous} in 1 s")
+
+
+def test_ranks_meet_at_a_name(start: Start, rendezvous: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    named = rendezvous.replace("127.0.0.1", "localhost")
+    _, pipe = start(follower, 1, 2, named, 30.0)
+    with CommandGroup(0, 2, named, 30) as group:
+        assert group.run("Sum", b"2", HANDLERS) == b"4.0"
+    assert heard(pipe) == "told to stop"
+
+
+def test_a_name_that_leads_nowhere_is_tried_until_the_deadline(start: Start) -> None:
+    _, pipe = start(follower, 1, 2, "trainer-0.sums-peers.invalid:29500", 1.0)
+    said = heard(pipe)
+    assert said.startswith("lost: the 2 ranks did not meet at trainer-0.sums-peers.invalid:29500 in 1 s")
+    assert "rank 0 was not reached" in said
+
+
+def test_a_port_in_use_is_an_error_at_once(rendezvous: str) -> None:
+    host, port = rendezvous.split(":")
+    with socket.create_server((host, int(port))), pytest.raises(OSError, match="in use"):
+        CommandGroup(0, 2, rendezvous, 30.0).__enter__()
+
+
+def test_one_rank_needs_nothing() -> None:
+    with CommandGroup(0, 1, None, 1.0) as group:
+        assert group.run("Length", b"abc", HANDLERS) == b"3"
+    with pytest.raises(ValueError, match="2 ranks need a rendezvous"):
+        CommandGroup(0, 2, None, 1.0)

@@ -1,0 +1,206 @@
+"""Two FSDP2 ranks compute what one computes: losses, gradients' norms, columns, weights, and after a restart
+the same."""
+
+# mypy: disable-error-code="no-untyped-call"
+import json
+import multiprocessing as mp
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from kubealign.spec.training import AdamW, Backend, Optimizer, Precision, Trainer
+from kubealign.spec.training import TorchBackend as TorchSpec
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.training.contract import CorruptCheckpoint, Head, NonFiniteLoss, UpdatePlan
+from kubealign_services.training.group import CommandGroup, Handlers
+from kubealign_services.training.torch_backend.backend import TorchBackend
+
+pytestmark = pytest.mark.timeout(240)
+
+VOCABULARY = 41
+STEPS = 10
+# Of 32 tokens a pack; step 4 has one sequence, so that a rank has nothing of its own to do.
+LENGTHS = [(5, 9, 1, 12, 7, 30, 3, 16), (2, 2, 2, 40), (33, 1), (8,) * 7, (6,)] * 2
+
+
+class MeanNegativeLogprob:
+    outputs = frozenset({"logprobs"})
+    unit = 1
+
+    def prepare(self, minibatch: Batch) -> None:
+        predicted = (minibatch.positions > 0).float()
+        minibatch.token_columns["share"] = predicted / predicted.sum().clamp(min=1)
+
+    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
+        assert outputs.logprobs is not None
+        loss = -(outputs.logprobs * microbatch.token("share")).sum()
+        if "poison" in microbatch.scalars and bool((microbatch.tokens == 0).any()):
+            loss = loss * float("inf")
+        return LossTerms(
+            loss, {"sequences": torch.tensor(len(microbatch))}, {"longest": microbatch.lengths.max()}
+        )
+
+
+def batch_of(step: int) -> Batch:
+    generator = torch.Generator().manual_seed(step)
+    lengths = LENGTHS[step]
+    return pack(
+        [torch.randint(1, VOCABULARY, (n,), generator=generator).tolist() for n in lengths],
+        [str(i) for i in range(len(lengths))],
+    )
+
+
+def trainer(precision: Precision, checkpointing: bool) -> Trainer:
+    return Trainer(
+        backend=Backend(
+            torch=TorchSpec(microbatch_tokens=32, precision=precision, gradient_checkpointing=checkpointing)
+        ),
+        optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-2, weight_decay=0.1), gradient_clip_norm=1.0),
+    )
+
+
+def commands(folder: Path, rank: int, world_size: int, spec: Trainer) -> Handlers:
+    """What both ranks can be told, of one backend that Create makes."""
+    made: list[TorchBackend] = []
+    objective = MeanNegativeLogprob()
+
+    def create(_: bytes) -> bytes:
+        made[:] = [
+            TorchBackend.create(folder, Head.LANGUAGE_MODEL, spec, STEPS, rank=rank, world_size=world_size)
+        ]
+        return b""
+
+    def step(payload: bytes) -> bytes:
+        number = int(payload)
+        plan = UpdatePlan(1, len(LENGTHS[number]), seed=number)
+        return json.dumps(made[0].train_step(batch_of(number), objective, plan)).encode()
+
+    def poison(_: bytes) -> bytes:
+        batch = batch_of(0)
+        batch.scalars["poison"] = 1.0
+        batch.tokens[-1] = 0
+        made[0].train_step(batch, objective, UpdatePlan(1, 8, seed=0))
+        return b""
+
+    def ask(path: bytes) -> bytes:
+        columns = made[0].forward(batch_of(0), frozenset({"logprobs", "entropy"}))
+        metrics = made[0].evaluate(batch_of(0), objective)
+        weights = dict(made[0].snapshot())
+        if rank == 0:
+            save_file({**columns, **weights}, path.decode())
+        else:
+            assert not any(tensor.numel() for tensor in weights.values())
+        return json.dumps(metrics).encode()
+
+    def save(path: bytes) -> bytes:
+        made[0].save(Path(path.decode()))
+        return b""
+
+    def load(path: bytes) -> bytes:
+        made[0].load(Path(path.decode()))
+        return b""
+
+    def export(path: bytes) -> bytes:
+        made[0].export(Path(path.decode()))
+        return b""
+
+    found = {"Create": create, "Step": step, "Poison": poison, "Ask": ask}
+    return {**found, "Save": save, "Load": load, "Export": export}
+
+
+def follow(folder: Path, rendezvous: str, spec: str) -> None:
+    torch.set_num_threads(1)
+    parsed = Trainer.model_validate_json(spec)
+    with CommandGroup(1, 2, rendezvous, 60) as group:
+        group.follow(commands(folder, 1, 2, parsed))
+
+
+def run_all(group: CommandGroup, handlers: Handlers, work: Path) -> dict[str, Any]:
+    """The whole story on a group of any size; what it gave."""
+    work.mkdir()
+    (work / "shards").mkdir()
+
+    def tell(name: str, payload: str = "") -> bytes:
+        return group.run(name, payload.encode(), handlers)
+
+    tell("Create")
+    steps = []
+    for number in range(STEPS):
+        steps.append(json.loads(tell("Step", str(number))))
+        if number == 2:
+            with pytest.raises(NonFiniteLoss, match="optimiser step 4 the loss is inf"):
+                tell("Poison")
+        if number == 5:
+            tell("Save", str(work / "shards"))
+    asked = json.loads(tell("Ask", str(work / "asked")))
+    tell("Export", str(work / "export"))
+    tell("Create")
+    tell("Load", str(work / "shards"))
+    again = [json.loads(tell("Step", str(number))) for number in range(6, STEPS)]
+    return {"steps": steps, "asked": asked, "again": again, "columns": load_file(work / "asked")}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=24, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.2,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    ("precision", "checkpointing", "tolerance"),
+    [(Precision.FLOAT32, True, 1e-5), (Precision.BFLOAT16, False, 5e-2)],
+)
+def test_two_ranks_are_one(
+    precision: Precision, checkpointing: bool, tolerance: float, folder: Path, tmp_path: Path
+) -> None:
+    spec = trainer(precision, checkpointing)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        rendezvous = f"127.0.0.1:{free.getsockname()[1]}"
+    told = spec.model_dump_json(by_alias=True)
+    other = mp.get_context("spawn").Process(target=follow, args=(folder, rendezvous, told))
+    other.start()
+    try:
+        with CommandGroup(0, 2, rendezvous, 60) as group:
+            two = run_all(group, commands(folder, 0, 2, spec), tmp_path / "two")
+        other.join(30)
+        assert other.exitcode == 0
+    finally:
+        if other.is_alive():
+            other.kill()
+        other.join(10)
+    with CommandGroup(0, 1, None, 60) as group:
+        one = run_all(group, commands(folder, 0, 1, spec), tmp_path / "one")
+
+    for found, wanted in zip(two["steps"], one["steps"], strict=True):
+        assert found == pytest.approx(wanted, rel=tolerance * 10, abs=tolerance)
+        assert found["loss"] == pytest.approx(wanted["loss"], abs=tolerance)
+    assert one["steps"][0]["loss"] > one["steps"][5]["loss"] + 0.1
+    assert two["asked"] == pytest.approx(one["asked"], abs=tolerance)
+    assert two["again"] == two["steps"][6:] and one["again"] == one["steps"][6:]
+    if precision is Precision.FLOAT32:
+        for name, wanted in one["columns"].items():
+            torch.testing.assert_close(two["columns"][name], wanted, atol=1e-4, rtol=1e-4, msg=name)
+        # What was exported loads, and computes what the two ranks computed.
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "two" / "export").eval()
+        tokens = batch_of(0).tokens[5:14].long()
+        with torch.no_grad():
+            logprobs = model(tokens[None]).logits[0].log_softmax(-1)[:-1].gather(-1, tokens[1:, None])[:, 0]
+        torch.testing.assert_close(two["columns"]["logprobs"][6:14], logprobs, atol=1e-5, rtol=1e-5)
+    # Shards of two ranks are not those of one.
+    alone = TorchBackend.create(folder, Head.LANGUAGE_MODEL, trainer(Precision.FLOAT32, False), STEPS)
+    with pytest.raises(
+        CorruptCheckpoint, match=r"shard-00000-of-00001\.json does not exist; the folder holds"
+    ):
+        alone.load(tmp_path / "two" / "shards")

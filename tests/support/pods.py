@@ -1,0 +1,223 @@
+"""A job's containers without a cluster: each role as `process.pod` starts it, with what Kubernetes would
+mount in a folder of its own."""
+
+import asyncio
+import http.client
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from kubealign import pod
+from kubealign.local.fork_server import Child, ForkServer
+from kubealign.local.ports import LOOPBACK, Ports
+from kubealign.local.redis_server import RedisServer
+from kubealign.pod import PodPorts, PodRedis, PodSettings
+from kubealign.process import Role
+from kubealign.roles import PREPARE, Process, roles
+from kubealign.security.authority import Authority
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.process.mounts import Mounts
+
+_POLL_SECONDS = 0.1
+#: For anything that is waited for.
+_SECONDS = 90.0
+_NATS_PASSWORD = "nats-secret"
+_PROGRAM = "support.pod_process"
+
+
+class Container:
+    """One process, and the folder that stands for its root."""
+
+    def __init__(self, name: str, root: Path, health: int | None) -> None:
+        self.name = name
+        self.mounts = Mounts(root)
+        self._health = health
+        self._root = root
+        self._child: Child | None = None
+        for folder in (self.mounts.secrets, self.mounts.runtime, self.mounts.document.parent):
+            folder.mkdir(parents=True)
+        self.mounts.shared_memory.mkdir(parents=True)
+        # A container runtime makes it beforehand.
+        self.mounts.termination.touch()
+
+    async def start(
+        self, fork_server: ForkServer, arguments: list[str], environment: Mapping[str, str]
+    ) -> None:
+        given = [str(self._root), json.dumps(environment), *arguments]
+        self._child = await fork_server.module(self.name, self._root / "log", _PROGRAM, given)
+
+    @property
+    def log(self) -> str:
+        return (self._root / "log").read_text()
+
+    async def answers(self, path: str) -> bool:
+        """What a kubelet's probe would say."""
+        return await asyncio.to_thread(self._probe, path)
+
+    def _probe(self, path: str) -> bool:
+        connection = http.client.HTTPConnection(LOOPBACK, self._health, timeout=10)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    async def end(self, timeout: float) -> int:
+        """Wait for it to end; its exit code."""
+        assert self._child is not None
+        try:
+            return await asyncio.wait_for(self._child.wait(), timeout)
+        except TimeoutError:
+            raise AssertionError(f"{self.name} had not ended after {timeout:g} s:\n{self.log}") from None
+
+    async def ready(self, timeout: float) -> None:
+        """Wait for it to say that it is."""
+        assert self._child is not None
+        try:
+            async with asyncio.timeout(timeout):
+                while not await self.answers("/readyz"):
+                    assert self._child.running, f"{self.name} ended:\n{self.log}"
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            raise AssertionError(f"{self.name} was not ready after {timeout:g} s:\n{self.log}") from None
+
+    def stop(self) -> None:
+        """As a kubelet does."""
+        assert self._child is not None
+        self._child.terminate()
+
+    async def kill(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            await self._child.wait()
+
+
+class JobPods:
+    """The containers of one job. An async context manager that leaves nothing running.
+
+    run_dir: on the volume that all of them share. results: name of another job -> its result."""
+
+    def __init__(
+        self,
+        fork_server: ForkServer,
+        folder: Path,
+        job: AlignmentJob,
+        run_dir: Path,
+        results: Mapping[str, Path] | None = None,
+    ) -> None:
+        self.job = job
+        self.run_dir = run_dir
+        self.containers: dict[str, Container] = {}
+        self._fork_server = fork_server
+        self._folder = folder
+        self._results = {name: PurePosixPath(path) for name, path in (results or {}).items()}
+        self._ports = Ports()
+        self._own = {
+            process.name: PodPorts(
+                grpc=self._ports.take(), metrics=self._ports.take(), health=self._ports.take()
+            )
+            for process in roles(self.job)
+        }
+        self._nats_port = self._ports.take()
+        self._authority = Authority.create(self.job.name, timedelta(hours=1))
+        prefix = f"kubealign:default:{self.job.name}:"
+        folder.mkdir()
+        self._redis = RedisServer(folder, self._ports.take(), prefix, "redis-secret", "admin-secret")
+        self._redis_process: Child | None = None
+
+    async def __aenter__(self) -> "JobPods":
+        self._redis_process = await self._fork_server.program(
+            "redis", self._folder / "redis.log", self._redis.command()
+        )
+        container = self._container("nats", Role.NATS, None)
+        await container.start(self._fork_server, ["nats", str(self._nats_port)], {})
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for container in self.containers.values():
+            await container.kill()
+        if self._redis_process is not None:
+            self._redis_process.kill()
+            await self._redis_process.wait()
+
+    async def prepare(self) -> int:
+        """Run the first container to its end; its exit code."""
+        container = await self.start(self._process(PREPARE))
+        return await container.end(_SECONDS)
+
+    async def start_workers(self) -> None:
+        """All but the driver, until they say that they are ready."""
+        for process in self._workers():
+            await self.start(process)
+        for process in self._workers():
+            await self.containers[process.name].ready(_SECONDS)
+
+    async def drive(self) -> Container:
+        """Start the driver, until it says that it is ready."""
+        container = await self.start(self._process("driver"))
+        await container.ready(_SECONDS)
+        return container
+
+    async def stop(self) -> dict[str, int]:
+        """End the workers in good order; the exit code of each."""
+        workers = [self.containers[process.name] for process in self._workers()]
+        for container in workers:
+            container.stop()
+        return {container.name: await container.end(_SECONDS) for container in workers}
+
+    async def start(self, process: Process) -> Container:
+        container = self._container(process.name, process.role, self._own[process.name].health)
+        container.mounts.document.write_text(self.job.model_dump_json(by_alias=True))
+        (container.mounts.secrets / pod.REDIS_PASSWORD_FILE).write_text("redis-secret")
+        settings = PodSettings(
+            name=process.name,
+            role=process.role,
+            host=LOOPBACK,
+            rank=process.rank,
+            world_size=process.world_size,
+            reward=process.reward,
+            run_dir=PurePosixPath(self.run_dir),
+            results=self._results,
+            serves=process.serves,
+            one_shot=process.one_shot,
+            peers={group: f"{LOOPBACK}:{self._own[f'{group}-0'].grpc}" for group in process.calls},
+            nats_host=LOOPBACK,
+            redis=PodRedis(
+                host=LOOPBACK,
+                port=self._redis.port,
+                user=self._redis.access.user,
+                prefix=self._redis.prefix,
+            ),
+            ports=self._own[process.name].model_copy(update={"nats": self._nats_port}),
+        )
+        environment = {pod.ENV_SETTINGS: settings.model_dump_json(exclude_defaults=True), pod.ENV_CPUS: "1"}
+        await container.start(self._fork_server, [process.module], environment)
+        return container
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line of metrics.jsonl."""
+        return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+
+    def _workers(self) -> list[Process]:
+        return [process for process in roles(self.job) if process.role is not Role.DRIVER]
+
+    def _process(self, name: str) -> Process:
+        return next(process for process in roles(self.job) if process.name == name)
+
+    def _container(self, name: str, role: Role, health: int | None) -> Container:
+        container = Container(name, self._folder / name, health)
+        issued = self._authority.issue(role)
+        secrets = {
+            pod.CA_FILE: self._authority.certificate_pem,
+            pod.CERTIFICATE_FILE: issued.certificate_pem,
+            pod.KEY_FILE: issued.key_pem,
+            pod.NATS_PASSWORD_FILE: _NATS_PASSWORD.encode(),
+        }
+        for file, content in secrets.items():
+            (container.mounts.secrets / file).write_bytes(content)
+        self.containers[name] = container
+        return container

@@ -1,0 +1,229 @@
+"""A model of a cluster around one job: it does what `render` says and plays the nodes."""
+
+import copy
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kubealign_operator.render import names
+from kubealign_operator.render.observed import JobView, Observed, Progress
+from kubealign_operator.render.parsing import processes_of
+from kubealign_operator.render.platform import Platform
+from kubealign_operator.render.pod_view import pod_view
+from kubealign_operator.render.reading import inside
+from kubealign_operator.render.render import render
+from kubealign_operator.render.rendered import Event, Rendered
+from support.rendering.jobs import PLATFORM, Json
+
+START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+_KILLED = 137
+_STOPPED = 143
+
+
+def written(moment: datetime) -> str:
+    """A time as Kubernetes writes it."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass
+class Cluster:
+    """`step` renders and acts; the other methods are what happens in the world."""
+
+    job: Json
+    now: datetime = START
+    pods: dict[str, Json] = field(default_factory=dict)
+    objects: set[tuple[str, str]] = field(default_factory=set)
+    refusals: dict[str, str] = field(default_factory=dict)
+    dependencies: dict[str, JobView | None] = field(default_factory=dict)
+    progress: Progress | None = None
+    platform: Platform = PLATFORM
+    #: Names of the pods that were made, in their order.
+    made: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    job_deleted: bool = False
+    writes: int = 0
+    _uids: int = 0
+
+    # What the operator does.
+
+    def observed(self) -> Observed:
+        return Observed(
+            job=copy.deepcopy(self.job),
+            pods=tuple(pod_view(pod) for pod in self.pods.values()),
+            objects=frozenset(self.objects),
+            refusals=dict(self.refusals),
+            dependencies=dict(self.dependencies),
+            progress=self.progress,
+        )
+
+    def rendered(self) -> Rendered:
+        return render(processes_of(self.job), self.observed(), self.now, self.platform)
+
+    def step(self) -> Rendered:
+        """One look, and everything that it asks for."""
+        rendered = self.rendered()
+        if self.job.get("status") != rendered.status:
+            self.writes += 1
+        self.job["status"] = copy.deepcopy(rendered.status)
+        for deletion in rendered.delete:
+            self._delete(deletion.name, deletion.uid, deletion.grace_seconds)
+        for stop in rendered.stop:
+            assert self.pods[stop.name]["metadata"]["uid"] == stop.uid
+            self.pods[stop.name]["spec"]["activeDeadlineSeconds"] = 1
+        if rendered.credentials is not None:
+            self.objects.add(("Secret", rendered.credentials.name))
+        for manifest in rendered.create:
+            self._create(manifest)
+        self.events += rendered.events
+        self.job_deleted = self.job_deleted or rendered.delete_job
+        return rendered
+
+    def settle(self, looks: int = 12) -> Rendered:
+        """Look until nothing changes without the world changing."""
+        for _ in range(looks):
+            before = (copy.deepcopy(self.job), copy.deepcopy(self.pods), set(self.objects))
+            rendered = self.step()
+            if before == (self.job, self.pods, self.objects):
+                return rendered
+        raise AssertionError(f"it does not settle: {self.job['status']}")
+
+    # What happens in the world.
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    def schedule(self, name: str, node: str = "node-1") -> None:
+        pod = self.pods[name]
+        pod["spec"]["nodeName"] = node
+        self._condition(pod, "PodScheduled", "True")
+        pod["status"]["containerStatuses"] = [
+            {"name": names.MAIN, "state": {"waiting": {"reason": "ContainerCreating"}}}
+        ]
+
+    def run(self, name: str, ready: bool = True) -> None:
+        """Its process runs, and serves if `ready`."""
+        self.schedule(name)
+        pod = self.pods[name]
+        pod["status"]["phase"] = "Running"
+        state = {"running": {"startedAt": written(self.now)}}
+        pod["status"]["containerStatuses"] = [{"name": names.MAIN, "state": state}]
+        self._condition(pod, "Ready", "True" if ready else "False")
+
+    def end(self, name: str, code: int, message: str = "", reason: str = "") -> None:
+        """Its process ends."""
+        pod = self.pods[name]
+        pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
+        held = inside(pod["status"].get("containerStatuses", [{}])[0], "state", "running", "startedAt")
+        terminated = {
+            "exitCode": code,
+            "reason": reason or ("Completed" if code == 0 else "Error"),
+            "message": message,
+            "startedAt": held or written(self.now),
+            "finishedAt": written(self.now),
+        }
+        pod["status"]["containerStatuses"] = [{"name": names.MAIN, "state": {"terminated": terminated}}]
+        self._condition(pod, "Ready", "False")
+
+    def wait(self, name: str, reason: str, message: str = "") -> None:
+        """Its container cannot be started."""
+        self.schedule(name)
+        state = {"waiting": {"reason": reason, "message": message}}
+        self.pods[name]["status"]["containerStatuses"] = [{"name": names.MAIN, "state": state}]
+
+    def unschedulable(self, name: str, message: str, reason: str = "Unschedulable") -> None:
+        self._condition(self.pods[name], "PodScheduled", "False", reason, message)
+
+    def delete(self, name: str) -> None:
+        """As `kubectl delete pod` does."""
+        self._delete(name, self.pods[name]["metadata"]["uid"], None)
+
+    def vanish(self, name: str) -> None:
+        """It is gone from one look to the next."""
+        del self.pods[name]
+
+    def finish_leaving(self, code: int = _STOPPED) -> list[str]:
+        """The nodes end the pods that are being deleted or stopped. The names of those that are gone."""
+        gone = [name for name, pod in self.pods.items() if "deletionTimestamp" in pod["metadata"]]
+        for name in gone:
+            del self.pods[name]
+        for name, pod in self.pods.items():
+            if pod["spec"].get("activeDeadlineSeconds") == 1 and pod["status"]["phase"] == "Running":
+                self.end(name, code if code else _KILLED, reason="Error")
+        return gone
+
+    def short_names(self) -> list[str]:
+        """Of the pods, without the job's name."""
+        prefix = f"{self.job['metadata']['name']}-"
+        return [name.removeprefix(prefix) for name in self.pods]
+
+    def name(self, process: str) -> str:
+        return names.pod(self.job["metadata"]["name"], process)
+
+    # Going through a job's life.
+
+    def start(self) -> None:
+        """Up to the moment at which everything runs."""
+        self.settle()
+        self.serve()
+        if "prepare" in self.short_names():
+            self.end(self.name("prepare"), 0)
+        self.settle()
+        self.serve()
+        self.settle()
+        self.serve()
+        self.settle()
+
+    def serve(self) -> None:
+        """Every pod that waits runs and is ready."""
+        for name, pod in self.pods.items():
+            if pod["status"]["phase"] == "Pending" and "deletionTimestamp" not in pod["metadata"]:
+                self.run(name)
+
+    @property
+    def phase(self) -> str:
+        return str(self.job["status"]["phase"])
+
+    @property
+    def message(self) -> str:
+        return str(self.job["status"].get("message", ""))
+
+    def condition(self, kind: str) -> Json:
+        return next(held for held in self.job["status"]["conditions"] if held["type"] == kind)
+
+    def forget(self) -> "Cluster":
+        """The same world, seen by an operator that has just started."""
+        return replace(self, pods=copy.deepcopy(self.pods), job=copy.deepcopy(self.job))
+
+    def _create(self, manifest: Json) -> None:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        if kind != "Pod":
+            assert (kind, name) not in self.objects, f"{kind} {name} is there already"
+            self.objects.add((kind, name))
+            return
+        assert name not in self.pods, f"pod {name} is there already"
+        assert ("Secret", names.credentials(self.job["metadata"]["name"])) in self.objects
+        if name in self.refusals:
+            return
+        self._uids += 1
+        pod = copy.deepcopy(manifest)
+        pod["metadata"] |= {"uid": f"pod-{self._uids}", "creationTimestamp": written(self.now)}
+        pod["status"] = {"phase": "Pending"}
+        self.pods[name] = pod
+        self.made.append(name)
+
+    def _delete(self, name: str, uid: str, grace: int | None) -> None:
+        pod = self.pods.get(name)
+        if pod is None or pod["metadata"]["uid"] != uid:
+            return
+        unborn = "nodeName" not in pod["spec"]
+        over = pod["status"]["phase"] in ("Succeeded", "Failed")
+        if grace == 0 or unborn or over:
+            del self.pods[name]
+            return
+        seconds = pod["spec"]["terminationGracePeriodSeconds"] if grace is None else grace
+        pod["metadata"].setdefault("deletionTimestamp", written(self.now + timedelta(seconds=seconds)))
+
+    def _condition(self, pod: Json, kind: str, status: str, reason: str = "", message: str = "") -> None:
+        held: list[Any] = pod["status"].setdefault("conditions", [])
+        held[:] = [item for item in held if item["type"] != kind]
+        held.append({"type": kind, "status": status, "reason": reason, "message": message})

@@ -1,0 +1,86 @@
+"""The committed pictures of what is made of a job. `make goldens` draws them anew: read the difference, for a
+pod that a running job gets from now on is unlike its neighbours."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import yaml
+
+from kubealign_operator.render.observed import JobView, VolumeFolder
+from kubealign_operator.render.platform import Platform
+from kubealign_operator.render.rendered import CredentialsNeed
+from support.rendering.cluster import Cluster
+from support.rendering.jobs import Json, ppo, sft, two_ranks
+
+FOLDER = Path(__file__).parents[2] / "unit" / "operator" / "render" / "goldens"
+
+_ADMIN = Platform(
+    image="registry.example/kubealign@sha256:1",
+    redis_host="redis.example",
+    redis_port=6380,
+    redis_tls=True,
+    pod_template={
+        "spec": {
+            "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+            "containers": [{"name": "main", "env": [{"name": "HF_HUB_OFFLINE", "value": "1"}]}],
+        }
+    },
+    default_resources={"rollout": {"requests": {"cpu": "2", "memory": "8Gi"}, "limits": {"memory": "8Gi"}}},
+)
+_SFT = JobView(
+    "sft",
+    "11111111-aaaa",
+    phase="Succeeded",
+    result=VolumeFolder("runs", "team/sft-11111111/result"),
+)
+
+CLUSTERS: dict[str, Callable[[], Cluster]] = {
+    "sft": lambda: Cluster(sft()),
+    "two-ranks": lambda: Cluster(two_ranks()),
+    "ppo": lambda: Cluster(ppo(), platform=_ADMIN, dependencies={"sft": _SFT}),
+}
+
+
+def picture(cluster: Cluster) -> str:
+    """Everything that is made up to the moment at which the job runs, as YAML."""
+    made: list[Json] = []
+    for _ in range(4):
+        rendered = cluster.step()
+        if rendered.credentials is not None:
+            made.append(_need(rendered.credentials))
+        made += rendered.create
+        cluster.serve()
+        if "prepare" in cluster.short_names():
+            cluster.end(cluster.name("prepare"), 0)
+    assert cluster.phase == "Running"
+    return yaml.dump_all(made, Dumper=_Plain, sort_keys=False, width=110)
+
+
+class _Plain(yaml.SafeDumper):
+    """Every part written out where it stands."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _need(need: CredentialsNeed) -> Json:
+    """As a Secret without what is in it."""
+    return {
+        "kind": "Secret",
+        "metadata": need.metadata,
+        "roles": [str(role) for role in need.roles],
+        "hosts": list(need.hosts),
+        "days": need.lifetime / timedelta(days=1),
+    }
+
+
+def main() -> None:
+    """Write them all."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, cluster in CLUSTERS.items():
+        (FOLDER / f"{name}.yaml").write_text(picture(cluster()))
+
+
+if __name__ == "__main__":
+    main()

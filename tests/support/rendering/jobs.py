@@ -1,0 +1,115 @@
+"""AlignmentJobs as a cluster has them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kubealign_operator.render.platform import Platform
+
+Json = dict[str, Any]
+
+PLATFORM = Platform(image="kubealign/services:1", redis_host="kubealign-redis.kubealign.svc")
+UID = "6f1f7d0e-2b7c-4f6e-9a51-3d2b1c0a9e88"
+
+
+def _volume(claim_name: str, path: str) -> Json:
+    return {"volume": {"claimName": claim_name, "path": path}}
+
+
+def alignment_job(
+    name: str,
+    spec: Json,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Json:
+    """As the API gives it, without a status."""
+    metadata: Json = {"name": name, "namespace": "team", "uid": UID, "generation": 1, "resourceVersion": "7"}
+    if labels:
+        metadata["labels"] = dict(labels)
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    return {
+        "apiVersion": "kubealign.dev/v1alpha1",
+        "kind": "AlignmentJob",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def sft(**changes: Any) -> Json:
+    """Preparation, trainer, driver."""
+    spec = {
+        "maxSteps": 10,
+        "algorithm": {"sft": {"rowsPerStep": 8}},
+        "policy": {"model": _volume("models", "base")},
+        "data": {"demonstrations": {"source": _volume("data", "train.jsonl")}},
+        "checkpoint": {"volume": {"claimName": "runs", "path": "team"}},
+    }
+    return alignment_job("sft", spec | changes)
+
+
+def two_ranks(**changes: Any) -> Json:
+    """The same with a trainer of two ranks."""
+    job = sft(trainer={"ranks": 2}, **changes)
+    job["metadata"]["name"] = "two-ranks"
+    return job
+
+
+def ppo(**changes: Any) -> Json:
+    """Every role, two of the rewards, a function of a ConfigMap, a queue, templates, another job's result."""
+    spec = {
+        "maxSteps": 10,
+        "algorithm": {
+            "ppo": {
+                "promptsPerStep": 8,
+                "kl": {"placement": "Reward", "estimator": "K1", "fixed": {"coefficient": 0.05}},
+            }
+        },
+        "policy": {"model": {"job": {"name": "sft"}}},
+        "data": {"prompts": {"source": _volume("data", "prompts.jsonl")}},
+        "trainer": {
+            "ranks": 2,
+            "podTemplate": {
+                "spec": {
+                    "containers": [
+                        {
+                            "name": "main",
+                            "resources": {"limits": {"nvidia.com/gpu": 1, "memory": "64Gi", "cpu": "8"}},
+                            "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
+                        }
+                    ],
+                    "topologySpreadConstraints": [
+                        {
+                            "maxSkew": 1,
+                            "topologyKey": "kubernetes.io/hostname",
+                            "whenUnsatisfiable": "ScheduleAnyway",
+                        }
+                    ],
+                }
+            },
+        },
+        "rewards": [
+            {"name": "helpful", "model": _volume("models", "rm")},
+            {
+                "name": "format",
+                "function": {"configMap": {"name": "rewards", "key": "format.py", "function": "score"}},
+            },
+        ],
+        "rollout": {"replicas": 3, "minReplicas": 2},
+        "checkpoint": {"volume": {"claimName": "runs", "path": "team"}},
+        "lifecycle": {
+            "activeDeadlineSeconds": 3600,
+            "gracePeriodSeconds": 45,
+            "ttlSecondsAfterFinished": 600,
+        },
+        "podTemplate": {
+            "metadata": {"labels": {"team": "blue"}},
+            "spec": {
+                "priorityClassName": "research",
+                "nodeSelector": {"pool": "gpu"},
+                "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+                "imagePullSecrets": [{"name": "registry"}],
+            },
+        },
+    }
+    labels = {"kueue.x-k8s.io/queue-name": "align", "cost-centre": "42"}
+    return alignment_job("ppo", spec | changes, labels, {"kueue.x-k8s.io/pod-group-fast-admission": "true"})

@@ -1,0 +1,163 @@
+"""A `kubealign run` of its own, watched and disturbed by a test."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kubealign.local.control import processes, scale
+from kubealign.local.failure import RunRefused
+
+KUBEALIGN = Path(sys.executable).with_name("kubealign")
+_POLL_SECONDS = 0.05
+
+
+class RunningJobs:
+    """The command as a person starts it, without a terminal. A context manager that leaves nothing
+    running."""
+
+    def __init__(self, file: Path, runs: Path, *options: str) -> None:
+        self.runs = runs
+        self._command = [str(KUBEALIGN), "run", str(file), "--runs-dir", str(runs), *options]
+        self._process: subprocess.Popen[str] | None = None
+        self._output = runs.parent / "output.txt"
+
+    def __enter__(self) -> "RunningJobs":
+        self.runs.mkdir(parents=True, exist_ok=True)
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(30)
+
+    def start(self) -> None:
+        """Run the command (again)."""
+        with self._output.open("a") as output:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True
+            )
+
+    @property
+    def output(self) -> str:
+        """What the command printed so far."""
+        return self._output.read_text()
+
+    def end(self, timeout: float) -> int:
+        """Wait for the command to end; its exit code."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"the run had not ended after {timeout:g} s:\n{self.output[-4000:]}"
+            ) from None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send the command itself a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def folder(self, job: str) -> Path:
+        return self.runs / job
+
+    def metrics(self, job: str) -> list[dict[str, Any]]:
+        """Every line of the job's metrics.jsonl so far."""
+        path = self.folder(job) / "metrics.jsonl"
+        if not path.exists():
+            return []
+        return [
+            json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")
+        ]
+
+    def steps(self, job: str) -> dict[int, dict[str, Any]]:
+        """The last line of each step that was trained."""
+        return {line["step"]: line for line in self.metrics(job) if "seconds/step" in line}
+
+    def history(self, job: str) -> list[dict[str, Any]]:
+        path = self.folder(job) / "history.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def wait_until(self, what: str, ready: Callable[[], bool], timeout: float) -> None:
+        """Wait for something that the run does. Fails when the run ends first, or the time is over."""
+        deadline = time.monotonic() + timeout
+        while not ready():
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise AssertionError(
+                    f"the run ended while the test waited for {what}:\n{self.output[-4000:]}"
+                )
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what} had not come after {timeout:g} s:\n{self.output[-4000:]}")
+            time.sleep(_POLL_SECONDS)
+
+    def wait_for_step(self, job: str, step: int, timeout: float = 120.0) -> None:
+        self.wait_until(f"step {step} of {job}", lambda: max(self.steps(job), default=0) >= step, timeout)
+
+    def processes(self, job: str) -> dict[str, dict[str, Any]]:
+        """Name -> what the runner says of each process; empty while it does not answer."""
+        try:
+            return {process["name"]: process for process in asyncio.run(processes(self.folder(job)))}
+        except RunRefused:
+            return {}
+
+    def scale(self, job: str, replicas: int) -> None:
+        asyncio.run(scale(self.folder(job), replicas))
+
+    def kill(self, job: str, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Kill one process, and wait until the runner has noticed."""
+        before = self.processes(job)[name]
+        os.kill(before["pid"], number)
+        self.wait_until(
+            f"the end of {name}", lambda: self.processes(job).get(name, before)["pid"] != before["pid"], 30
+        )
+
+    def pids(self, job: str) -> list[int]:
+        """Of everything that the run has started, and of the command."""
+        assert self._process is not None
+        return [self._process.pid, *(p["pid"] for p in self.processes(job).values() if p["pid"])]
+
+
+def alive(pids: Sequence[int]) -> list[int]:
+    """Those that still run; a zombie does not."""
+    found = []
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            continue
+        if state != "Z":
+            found.append(pid)
+    return found
+
+
+def left_running(folder: Path, seconds: float = 10.0) -> dict[int, str]:
+    """Processes that write to a log in this folder or name it in their command: process id -> command.
+
+    What is about to end by itself, because its parent has, has so many seconds for it."""
+    deadline = time.monotonic() + seconds
+    while (found := _running(folder)) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return found
+
+
+def _running(folder: Path) -> dict[int, str]:
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            output = str((entry / "fd" / "1").readlink())
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        if str(folder) in output or str(folder) in command:
+            found[int(entry.name)] = command
+    return found

@@ -1,0 +1,64 @@
+"""Leave-one-out, group moments, whitening."""
+
+import statistics
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kubealign_services.algorithms.baselines import constant_share, group_moments, leave_one_out
+from kubealign_services.algorithms.whitening import masked_mean, masked_std, whiten
+
+
+def float64(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_leave_one_out_by_hand() -> None:
+    # Group 5: 1, 2, 6: (2 + 6) / 2 = 4, (1 + 6) / 2 = 3.5, (1 + 2) / 2 = 1.5. Group 2: 10, 20: each the
+    # other. Group 9: alone.
+    baseline = leave_one_out(float64(1, 10, 2, 20, 6, 7), torch.tensor([5, 2, 5, 2, 5, 9]))
+    assert baseline.tolist() == pytest.approx([4, 20, 3.5, 10, 1.5, 7], abs=1e-12)
+
+
+def test_group_moments_by_hand() -> None:
+    # Group 0: 1, 2, 6: mean 3, squares 4 + 1 + 9 = 14, std sqrt(14 / 2) = 2.6457513. Group 1: alone.
+    means, stds = group_moments(float64(1, 2, 5, 6), torch.tensor([0, 0, 1, 0]))
+    assert means.tolist() == pytest.approx([3, 3, 5, 3], abs=1e-12)
+    assert stds.tolist() == pytest.approx([2.6457513110645907] * 2 + [0, 2.6457513110645907], abs=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.floats(-10, 10)), min_size=1, max_size=20),
+)
+def test_groups_of_any_size_equal_a_plain_loop(samples: list[tuple[int, float]]) -> None:
+    rewards, group = float64(*[r for _, r in samples]), torch.tensor([g for g, _ in samples])
+    baseline = leave_one_out(rewards, group).tolist()
+    means, stds = (moment.tolist() for moment in group_moments(rewards, group))
+    for i, (mine, reward) in enumerate(samples):
+        others = [r for j, (g, r) in enumerate(samples) if g == mine and j != i]
+        everyone = [*others, reward]
+        assert baseline[i] == pytest.approx(statistics.fmean(others) if others else reward, abs=1e-9)
+        assert means[i] == pytest.approx(statistics.fmean(everyone), abs=1e-9)
+        assert stds[i] == pytest.approx(statistics.stdev(everyone) if others else 0.0, abs=1e-7)
+
+
+def test_constant_share_counts_groups_that_teach_nothing() -> None:
+    # Of groups 0 (1, 1), 1 (0, 1), 2 (alone) the first and the last.
+    assert constant_share(float64(1, 0, 1, 1, 3), torch.tensor([0, 1, 0, 1, 2])) == pytest.approx(2 / 3)
+
+
+def test_whitening_looks_at_the_masked_entries_alone() -> None:
+    # 1, 2, 6 as above: (1 - 3) / 2.6457513 = -0.7559289, (2 - 3) / ... = -0.3779645, 3 / ... = 1.1338934.
+    values, mask = float64(1, 1e9, 2, float("nan"), 6), torch.tensor([1, 0, 1, 0, 1])
+    assert float(masked_mean(values, mask)) == pytest.approx(3)
+    assert float(masked_std(values, mask)) == pytest.approx(2.6457513110645907)
+    expected = [-0.7559289460184544, 0, -0.3779644730092272, 0, 1.1338934190276817]
+    assert whiten(values, mask).tolist() == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("mask", [[0, 0], [1, 0]])
+def test_whitening_of_one_or_no_entry_is_zero(mask: list[int]) -> None:
+    assert whiten(float64(4, 5), torch.tensor(mask)).tolist() == [0, 0]

@@ -1,0 +1,82 @@
+"""Cancellation that others would lose."""
+
+import asyncio
+
+import pytest
+
+from kubealign_services.bus.cancellation import Heeded, within
+
+
+async def swallows() -> str:
+    """As wait_for of Python 3.11 does when the result comes with the cancellation."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        return "done all the same"
+    raise AssertionError("never")
+
+
+async def test_a_swallowed_cancellation_is_raised() -> None:
+    reached = False
+
+    async def work() -> None:
+        nonlocal reached
+        with Heeded():
+            assert await swallows() == "done all the same"
+        reached = True
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not reached
+
+
+async def test_an_earlier_cancellation_does_not_count() -> None:
+    """Cleaning up after one may use the bus."""
+
+    async def work() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            with Heeded():
+                await asyncio.sleep(0)
+        raise AssertionError("never")
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_failure_is_not_hidden() -> None:
+    with pytest.raises(ValueError, match="real"), Heeded():
+        raise ValueError("real")
+
+
+async def test_what_does_not_heed_is_cancelled_again() -> None:
+    cancelled = 0
+
+    async def stubborn() -> None:
+        nonlocal cancelled
+        while cancelled < 3:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled += 1
+
+    async with asyncio.timeout(10):
+        with pytest.raises(TimeoutError):
+            await within(0.01, stubborn())
+    assert cancelled == 3
+
+
+async def test_within_gives_the_result_or_the_failure() -> None:
+    async def fail() -> None:
+        raise ValueError("real")
+
+    assert await within(5, asyncio.sleep(0, result="x")) == "x"
+    with pytest.raises(ValueError, match="real"):
+        await within(5, fail())

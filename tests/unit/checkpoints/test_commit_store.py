@@ -1,0 +1,201 @@
+"""Commits: whole or not there, whatever happens between."""
+
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kubealign_services.checkpoints import store as store_module
+from kubealign_services.checkpoints.manifest import CommitManifest
+from kubealign_services.checkpoints.shards import ShardFile, describe_shards
+from kubealign_services.checkpoints.store import MANIFEST, CommitFailed, CommitStore, CorruptCommit
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def write_shards(path: Path, step: int) -> dict[str, list[ShardFile]]:
+    for role in ("trainer", "critic"):
+        (path / role).mkdir()
+        (path / role / "rank-0.safetensors").write_bytes(f"{role} at {step}".encode() * 100)
+        (path / role / "rank-0.json").write_text(f'{{"step": {step}}}')
+    return {role: describe_shards(path / role) for role in ("trainer", "critic")}
+
+
+def commit(store: CommitStore, step: int, **state: Any) -> Path:
+    path = store.begin(step)
+    manifest = CommitManifest(
+        job="sums",
+        step=step,
+        weight_version=step,
+        fence=1,
+        shards=write_shards(path, step),
+        driver_state={"step": step, **state},
+    )
+    return store.commit(path, manifest).path
+
+
+def test_a_commit_reads_back(tmp_path: Path) -> None:
+    store = CommitStore(tmp_path / "commits", keep=2)
+    assert store.newest() is None
+    path = commit(store, 20, unfinished=["0:3", "0:4"], kl=math.inf, gap=math.nan)
+    newest = store.newest()
+    assert newest is not None
+    assert newest.path == path == tmp_path / "commits" / "step-00000020"
+    assert newest.directory("critic") == path / "critic"
+    assert newest.manifest.driver_state["unfinished"] == ["0:3", "0:4"]
+    assert newest.manifest.driver_state["kl"] == math.inf
+    gap = newest.manifest.driver_state["gap"]
+    assert isinstance(gap, float) and math.isnan(gap)
+    shards = newest.manifest.shards["trainer"]
+    assert [shard.name for shard in shards] == [
+        "rank-0.json",
+        "rank-0.safetensors",
+    ]
+    # "trainer at 20" has 13 characters, a hundred times.
+    assert shards[1].size_bytes == 1300
+
+
+def test_the_newest_are_kept_in_the_order_of_their_steps(tmp_path: Path) -> None:
+    store = CommitStore(tmp_path, keep=2)
+    for step in (5, 10, 100_000_000):
+        commit(store, step)
+    assert [path.name for path in store.commits()] == ["step-00000010", "step-100000000"]
+
+
+def test_a_step_committed_again_is_newer_than_before(tmp_path: Path) -> None:
+    store = CommitStore(tmp_path, keep=3)
+    for attempt in range(11):
+        commit(store, 7, attempt=attempt)
+    assert [path.name for path in store.commits()] == [
+        "step-00000007-9",
+        "step-00000007-10",
+        "step-00000007-11",
+    ]
+    newest = store.newest()
+    assert newest is not None
+    assert newest.manifest.driver_state["attempt"] == 10
+
+
+def test_what_a_crash_left_is_removed_at_the_next_begin(tmp_path: Path) -> None:
+    store = CommitStore(tmp_path, keep=1)
+    stale = store.begin(3)
+    write_shards(stale, 3)
+    assert store.newest() is None
+    fresh = store.begin(3)
+    assert list(tmp_path.iterdir()) == [fresh]
+    store.abandon(fresh)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("harm", ["missing", "short"])
+def test_a_shard_that_is_not_as_reported_is_not_committed(tmp_path: Path, harm: str) -> None:
+    store = CommitStore(tmp_path, keep=2)
+    commit(store, 1)
+    path = store.begin(2)
+    manifest = CommitManifest(
+        job="sums", step=2, weight_version=2, fence=1, shards=write_shards(path, 2), driver_state={}
+    )
+    file = path / "critic" / "rank-0.safetensors"
+    file.unlink() if harm == "missing" else file.write_bytes(b"x")
+    with pytest.raises(CommitFailed, match=r"step 2 was not committed.*rank-0\.safetensors.*intact"):
+        store.commit(path, manifest)
+    assert not path.exists()
+    newest = store.newest()
+    assert newest is not None
+    assert newest.manifest.step == 1
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda path: flip(path / "trainer/rank-0.safetensors"), r"trainer/rank-0\.safetensors has digest"),
+        (lambda path: os.truncate(path / "critic/rank-0.json", 3), r"critic/rank-0\.json has 3 bytes"),
+        (lambda path: (path / "critic/rank-0.json").unlink(), r"critic/rank-0\.json cannot be read"),
+        (lambda path: (path / MANIFEST).unlink(), r"manifest\.json cannot be read"),
+        (lambda path: os.truncate(path / MANIFEST, 40), r"manifest\.json is not a manifest"),
+        (lambda path: edit(path / MANIFEST, '"format": 1', '"format": 2'), r"is not a manifest \(format"),
+        (lambda path: edit(path / MANIFEST, "rank-0.json", "../../x"), r"must be a path inside the folder"),
+    ],
+)
+def test_a_corrupt_newest_commit_is_an_error_that_says_what_to_do(
+    tmp_path: Path, harm: Callable[[Path], object], words: str
+) -> None:
+    store = CommitStore(tmp_path, keep=2)
+    commit(store, 1)
+    path = commit(store, 2)
+    harm(path)
+    with pytest.raises(CorruptCommit, match=words) as caught:
+        store.newest()
+    assert f"delete the folder {path} to go on from step-00000001" in str(caught.value)
+    shutil.rmtree(path)
+    newest = store.newest()
+    assert newest is not None
+    assert newest.manifest.step == 1
+
+
+class Crash(BaseException):
+    """The process is gone: nothing of it runs any more."""
+
+
+@settings(deadline=None, max_examples=60)
+@given(survived=st.integers(0, 80), keep=st.integers(1, 2))
+def test_after_a_crash_anywhere_the_old_or_the_new_commit_is_whole(survived: int, keep: int) -> None:
+    """Every file operation of the second commit is counted; after `survived` of them the process dies."""
+    counted = ("open", "write", "fsync", "rename", "unlink", "rmdir", "mkdir")
+    done = 0
+
+    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:
+            nonlocal done
+            if done == survived:
+                raise Crash
+            done += 1
+            return call(*arguments, **options)
+
+        return run
+
+    with tempfile.TemporaryDirectory() as folder:
+        store = CommitStore(Path(folder), keep)
+        commit(store, 1)
+        commit(store, 2)
+        crashed = False
+        with pytest.MonkeyPatch.context() as patch:
+            for name in counted:
+                patch.setattr(os, name, dying(getattr(os, name)))
+            try:
+                commit(store, 3)
+            except Crash:
+                crashed = True
+        newest = CommitStore(Path(folder), keep).newest()
+        assert newest is not None
+        assert newest.manifest.step in ((2, 3) if crashed else (3,))
+        for path in store.commits():
+            store_module._verify(path)
+        # A third commit goes through, and nothing of the crash is left.
+        commit(store, 4)
+        assert {path.name for path in Path(folder).iterdir()} == {path.name for path in store.commits()}
+        assert len(store.commits()) <= keep
+        for path in store.commits():
+            store_module._verify(path)
+
+
+def test_keep_must_leave_something(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep is 0"):
+        CommitStore(tmp_path, keep=0)

@@ -1,0 +1,84 @@
+"""The history survives a crash at any byte; a fence only grows."""
+
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kubealign_services.checkpoints.fence import next_fence
+from kubealign_services.checkpoints.history import CorruptHistory, History, TrainedStep
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def step(number: int, fence: int = 1) -> TrainedStep:
+    return TrainedStep(
+        fence=fence, step=number, version=number, prompts=[f"0:{2 * number}", f"0:{2 * number + 1}"]
+    )
+
+
+def test_steps_read_back_in_order(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.jsonl")
+    assert history.read() == []
+    history.truncate_after(0)
+    for number in (1, 2, 3):
+        history.append(step(number))
+    assert history.read() == [step(1), step(2), step(3)]
+
+
+def test_a_rollback_forgets_what_came_after_the_commit(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.jsonl")
+    for number in (1, 2, 3, 4):
+        history.append(step(number))
+    history.truncate_after(2)
+    history.append(step(3, fence=2))
+    assert history.read() == [step(1), step(2), step(3, fence=2)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(lost=st.integers(1, 400))
+def test_a_torn_last_line_is_not_a_step_and_does_not_harm_the_next(lost: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "history.jsonl"
+        history = History(path)
+        for number in (1, 2, 3):
+            history.append(step(number))
+        data = path.read_bytes()
+        path.write_bytes(data[: max(0, len(data) - lost)])
+        kept = history.read()
+        # A line is whole exactly when its newline is still there.
+        assert kept == [step(1), step(2), step(3)][: path.read_bytes().count(b"\n")]
+        history.append(step(9))
+        assert history.read() == [*kept, step(9)]
+
+
+def test_a_last_line_longer_than_a_block_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    history = History(path)
+    history.append(step(1))
+    long = TrainedStep(fence=1, step=2, version=2, prompts=[f"0:{index}" for index in range(40_000)])
+    history.append(long)
+    assert len(path.read_bytes()) > 4 * 65536
+    path.write_bytes(path.read_bytes()[:-1])
+    history.append(step(3))
+    assert history.read() == [step(1), step(3)]
+
+
+def test_a_corrupt_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    history = History(path)
+    history.append(step(1))
+    path.write_bytes(path.read_bytes() + b"{nonsense}\n")
+    history.append(step(3))
+    with pytest.raises(CorruptHistory, match=r"history\.jsonl, line 2"):
+        history.read()
+
+
+def test_fences_grow_and_are_never_given_twice(tmp_path: Path) -> None:
+    assert [next_fence(tmp_path / "run") for _ in range(11)] == list(range(1, 12))
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda _: next_fence(tmp_path / "run"), range(40)))
+    assert sorted(taken) == list(range(12, 52))

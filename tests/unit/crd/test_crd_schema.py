@@ -1,0 +1,174 @@
+"""The CustomResourceDefinition is what the models say, in the form that an API server takes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from kubealign.spec.base import Spec, Union
+from kubealign_operator.crd.coherence import coherent
+from kubealign_operator.crd.definition import definition, schema
+from kubealign_operator.crd.file import manifest
+from kubealign_operator.crd.immutability import unchanged
+from kubealign_operator.crd.rule import text
+from kubealign_operator.crd.rules import rules_below
+from kubealign_operator.crd.schema import Emitter, places
+
+FILE = Path(__file__).parents[3] / "charts/kubealign/files/alignmentjobs.kubealign.dev.yaml"
+
+
+def emitted(model: type[BaseModel]) -> dict[str, Any]:
+    return Emitter.of(model, rules_below(model)).model(model)
+
+
+def rules(at: str) -> list[dict[str, Any]]:
+    return list(dict(places(schema()))[at]["x-kubernetes-validations"])
+
+
+def test_the_chart_s_file_is_not_stale() -> None:
+    assert FILE.read_text() == manifest(), "run: make crd"
+
+
+def test_it_is_small_enough_to_be_stored_and_applied() -> None:
+    # etcd takes 1.5 MiB and Helm keeps a whole release, compressed, in a Secret of 1 MiB.
+    assert len(manifest()) < 500_000
+
+
+def test_nothing_that_a_structural_schema_may_not_have() -> None:
+    for place, part in places(schema()):
+        keys = set(part)
+        assert not keys & {"$ref", "$defs", "title", "const", "prefixItems", "oneOf", "allOf", "nullable"}, (
+            place
+        )
+        assert "anyOf" not in keys or part.get("x-kubernetes-int-or-string") is True, place
+        assert "type" in keys or "x-kubernetes-int-or-string" in keys, place
+
+
+def test_everything_in_the_spec_is_bounded() -> None:
+    unbounded = [
+        place for place, part in places(schema()["properties"]["spec"], "spec") if not _bounded(part)
+    ]
+    assert unbounded == []
+
+
+def _bounded(part: dict[str, Any]) -> bool:
+    match part.get("type"):
+        case "string":
+            return bool({"enum", "maxLength"} & set(part))
+        case "array":
+            return "maxItems" in part
+        case "integer":
+            return "minimum" in part and "maximum" in part
+        case "object" if "properties" not in part:
+            free = {"additionalProperties", "x-kubernetes-preserve-unknown-fields"} & set(part)
+            return not free or "maxProperties" in part
+        case _:
+            return True
+
+
+def test_every_rule_names_a_field_that_there_is() -> None:
+    known = dict(places(schema()))
+    for place, part in known.items():
+        for rule in part.get("x-kubernetes-validations", []):
+            named = place + rule.get("fieldPath", "")
+            assert named.lstrip(".") in known, (place, rule)
+            assert rule["message"], place
+
+
+def test_the_rules_of_a_spec_are_different_from_one_another() -> None:
+    found = [(rule["rule"], rule["message"]) for rule in rules("spec")]
+    assert len(found) == len(set(found)) == len([*coherent(), *unchanged()])
+
+
+class _Choice(Union):
+    default_member = "left"
+
+    left: int | None = Field(None, ge=0, le=9, description="One.")
+    right: str | None = Field(None, max_length=9, description="The other.")
+
+
+class _Sides(Spec):
+    """Has two
+    sides."""
+
+    choice: _Choice = Field(_Choice(left=3), description="Which.")
+    pair: tuple[float, float] = Field((0.5, 1.0), description="Two numbers.")
+    named: dict[str, int] | None = Field(None, max_length=4, description="By name.")
+
+
+def test_a_model_becomes_a_schema() -> None:
+    sides = emitted(_Sides)
+    assert sides["description"] == "Has two sides."
+    assert "required" not in sides
+    choice = sides["properties"]["choice"]
+    assert choice["default"] == {"left": 3}
+    assert choice["properties"]["left"] == {
+        "type": "integer",
+        "format": "int64",
+        "minimum": 0,
+        "maximum": 9,
+        "description": "One.",
+    }
+    (rule,) = choice["x-kubernetes-validations"]
+    assert rule["rule"] == "[has(self.left), has(self.right)].filter(set, set).size() <= 1"
+    assert rule["message"] == "exactly one of left, right must be set; several are set: remove all but one"
+    assert sides["properties"]["pair"] == {
+        "type": "array",
+        "minItems": 2,
+        "maxItems": 2,
+        "items": {"type": "number"},
+        "description": "Two numbers.",
+        "default": [0.5, 1.0],
+    }
+    named = sides["properties"]["named"]
+    assert named["additionalProperties"] == {"type": "integer", "format": "int64"}
+    assert "default" not in named
+
+
+class _Null(Spec):
+    bound: float | None = Field(1.0, description="null: none.")
+
+
+class _Either(Spec):
+    value: int | str = Field(1, description="One or the other.")
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [(_Null, "null may stand for a field's absence only"), (_Either, "a field may be one thing or null")],
+)
+def test_what_no_api_server_can_tell_apart_is_refused(model: type[BaseModel], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        emitted(model)
+
+
+def test_text_in_a_rule_is_quoted() -> None:
+    assert text(r"it's a \w") == r"'it\'s a \\w'"
+
+
+def test_only_what_the_operator_acts_on_may_change() -> None:
+    fixed = {rule.at for rule in unchanged()}
+    assert not fixed & {".suspend", ".lifecycle", ".lifecycle.maxRestarts", ".rollout", ".rollout.replicas"}
+    assert {".seed", ".maxSteps", ".policy", ".checkpoint", ".lifecycle.maxFailedGroups"} <= fixed
+    assert {".rollout.sampling", ".rollout.minReplicas", ".podTemplate"} <= fixed
+
+
+def test_kubectl_scale_and_get() -> None:
+    (version,) = definition()["spec"]["versions"]
+    known = dict(_paths())
+    scale = version["subresources"]["scale"]
+    for path in (*scale.values(), *(column["jsonPath"] for column in version["additionalPrinterColumns"])):
+        assert path == ".metadata.creationTimestamp" or path in known, path
+    assert [column["name"] for column in version["additionalPrinterColumns"] if "priority" not in column] == [
+        "Phase",
+        "Step",
+        "Reward",
+        "Age",
+    ]
+
+
+def _paths() -> Iterator[tuple[str, dict[str, Any]]]:
+    for place, part in places(schema()):
+        yield f".{place}", part

@@ -1,0 +1,63 @@
+"""Groups to a packed batch, with numbers laid out by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.batch.codec import encode
+from kubealign_services.batch.packed import Batch
+from kubealign_services.driver.assembly import assemble, oldest_version, staleness
+from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.ledger import Group
+
+
+def group(name: str, versions: list[int], reward: float, reference: int | None = None) -> Group:
+    """One sample: prompt of one token, a response of len(versions) tokens."""
+    length = 1 + len(versions)
+    sequence = Batch(
+        tokens=torch.arange(length, dtype=torch.int32),
+        cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
+        sample_ids=["?"],
+        token_columns={
+            "loss_mask": torch.tensor([0] + [1] * len(versions), dtype=torch.uint8),
+            "behaviour_logprobs": torch.zeros(length),
+            "engine_logprobs": torch.zeros(length),
+            "weight_version": torch.tensor([-1, *versions], dtype=torch.int32),
+        },
+    )
+    message = encode(sequence)
+    rollout = rollout_pb2.Rollout(sequence=message, finish_reason=rollout_pb2.FINISH_REASON_LENGTH)
+    whole = Group(name, 1, min_version=0, deadline=0.0, asked_at=0.0, rollouts={0: rollout})
+    whole.scores[0, message.digest, "exact"] = scoring_pb2.Score(reward=reward)
+    if reference is not None:
+        column = np.linspace(-1, 0, reference).astype("<f4").tobytes()
+        whole.scores[0, message.digest, "reference"] = scoring_pb2.Score(logprobs=column)
+    return whole
+
+
+def test_groups_follow_one_another_with_their_columns() -> None:
+    batch = assemble(
+        [group("0/5", [3, 3], 0.5, 3), group("0/2", [2], -1.0, 2)], ["exact"], 0.7, reference=True
+    )
+    assert batch.sample_ids == ["0/5#0", "0/2#0"]
+    assert batch.tokens.tolist() == [0, 1, 2, 0, 1]
+    assert batch.cu_seqlens.tolist() == [0, 3, 5]
+    assert batch.sequence("group").tolist() == [0, 1]
+    assert batch.sequence("reward.exact").tolist() == [0.5, -1.0]
+    assert batch.sequence("truncated").tolist() == [1, 1]
+    # linspace(-1, 0, 3) = -1, -.5, 0 and linspace(-1, 0, 2) = -1, 0
+    assert batch.token("reference_logprobs").tolist() == [-1.0, -0.5, 0.0, -1.0, 0.0]
+    assert batch.scalars == {"temperature": 0.7}
+
+
+def test_staleness_counts_from_the_oldest_response_token() -> None:
+    batch = assemble([group("a", [3, 1], 0.0), group("b", [4], 0.0)], ["exact"], 1.0, reference=False)
+    # trained at version 4: the oldest tokens are of versions 1 and 4
+    assert staleness(batch, 4).tolist() == [3, 0]
+    assert oldest_version(group("a", [3, 1], 0.0)) == 1
+
+
+def test_a_reference_that_counts_otherwise_is_refused() -> None:
+    with pytest.raises(JobFailed, match="2 log-probabilities for the 3 tokens of sample a#0"):
+        assemble([group("a", [1, 1], 0.0, reference=2)], ["exact"], 1.0, reference=True)

@@ -1,0 +1,233 @@
+"""The group buffer over a bus, with a worker beside it that answers as told."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import torch
+
+from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.batch.codec import encode
+from kubealign_services.batch.packed import Batch
+from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.data.order import Cursor
+from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.failures import JobFailed, Stopping
+from kubealign_services.driver.groups import GroupBuffer, GroupPlan
+from kubealign_services.driver.supply import EpochSupply, ListSupply
+
+ROWS = [
+    PreparedRow(row=i, prompt_tokens=[i + 1], prompt_text=str(i), columns={"answer": i}) for i in range(6)
+]
+
+#: item -> error of its rollouts; None: generate them.
+Verdict = Callable[[rollout_pb2.WorkItem], str | None]
+
+
+def plan(**changes: object) -> GroupPlan:
+    settings: dict[str, object] = {
+        "job_seed": 1,
+        "prompts_per_step": 3,
+        "samples_per_prompt": 2,
+        "sampling": rollout_pb2.Sampling(max_tokens=4, temperature=1.0, top_p=1.0),
+        "group_timeout": 20.0,
+        "group_retries": 1,
+        "max_failed_groups": 0,
+    }
+    return GroupPlan(**(settings | changes))  # type: ignore[arg-type]
+
+
+def rollout_of(
+    item: rollout_pb2.WorkItem, sample: int, version: int = 0, error: str = ""
+) -> rollout_pb2.Rollout:
+    """A sample of one token."""
+    length = len(item.prompt_tokens) + 1
+    sequence = Batch(
+        tokens=torch.tensor([*item.prompt_tokens, 9], dtype=torch.int32),
+        cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
+        sample_ids=["?"],
+        token_columns={
+            "loss_mask": torch.tensor([0] * (length - 1) + [1], dtype=torch.uint8),
+            "weight_version": torch.full((length,), version, dtype=torch.int32),
+        },
+    )
+    return rollout_pb2.Rollout(
+        fence=item.fence,
+        group_id=item.group_id,
+        attempt=item.attempt,
+        sample=sample,
+        worker="w",
+        sequence=encode(sequence),
+        purpose=item.purpose,
+        columns=item.columns,
+        finish_reason=rollout_pb2.FINISH_REASON_FAILED if error else rollout_pb2.FINISH_REASON_STOP,
+        error=error,
+    )
+
+
+def score_of(rollout: rollout_pb2.Rollout) -> scoring_pb2.Score:
+    return scoring_pb2.Score(
+        fence=rollout.fence,
+        group_id=rollout.group_id,
+        attempt=rollout.attempt,
+        sample=rollout.sample,
+        digest=rollout.sequence.digest,
+        source="exact",
+        reward=1.0,
+    )
+
+
+async def answer(bus: MemoryBus, verdict: Verdict, asked: list[rollout_pb2.WorkItem], version: int) -> None:
+    """A rollout worker and a scorer in one: publishes scores before rollouts, to have them cross."""
+    while True:
+        for delivery in await bus.pull("work", "rollout", 8, 1.0):
+            item = rollout_pb2.WorkItem.FromString(delivery.data)
+            asked.append(item)
+            error = verdict(item) or ""
+            for sample in range(item.samples):
+                rollout = rollout_of(item, sample, version, error)
+                name = f"{item.fence}:{item.group_id}:{item.attempt}:{sample}"
+                await bus.publish("scores", score_of(rollout).SerializeToString(), name)
+                await bus.publish("rollouts", rollout.SerializeToString(), name)
+            await delivery.ack()
+
+
+@asynccontextmanager
+async def exchange(
+    verdict: Verdict = lambda item: None, version: int = 0
+) -> AsyncIterator[tuple[Exchange, asyncio.Event, list[rollout_pb2.WorkItem]]]:
+    bus, stop, asked = MemoryBus(), asyncio.Event(), list[rollout_pb2.WorkItem]()
+    worker = asyncio.create_task(answer(bus.another(), verdict, asked, version))
+    try:
+        async with Exchange(bus, 1, stop, lambda text: None) as opened:
+            yield opened, stop, asked
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+
+
+def epochs(cursor: Cursor | None = None, unfinished: tuple[str, ...] = ()) -> EpochSupply:
+    return EpochSupply(ROWS, 1, False, cursor or Cursor(), unfinished)  # type: ignore[arg-type]
+
+
+async def test_a_step_takes_the_oldest_groups_with_all_their_samples_and_scores() -> None:
+    async with exchange() as (opened, _, asked):
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",))
+        groups = await buffer.take(version=0)
+        assert [group.group_id for group in groups] == ["0/0", "0/1", "0/2"]
+        assert all(sorted(group.rollouts) == [0, 1] for group in groups)
+        assert buffer.outstanding == []
+        assert json.loads(asked[1].columns) == {"prompt": "1", "columns": {"answer": 1}}
+        assert [group.group_id for group in await buffer.take(version=0)] == ["0/3", "0/4", "0/5"]
+        # the next epoch begins
+        assert [group.group_id for group in await buffer.take(version=0)] == ["1/0", "1/1", "1/2"]
+
+
+async def test_prompts_left_over_by_an_earlier_run_come_first() -> None:
+    async with exchange() as (opened, _, _asked):
+        supply = epochs(Cursor(0, 4), ("0/2", "0/1"))
+        buffer = GroupBuffer(opened, supply, plan(), "train", ("exact",))
+        assert [group.group_id for group in await buffer.take(version=0)] == ["0/2", "0/1", "0/4"]
+
+
+async def test_a_failed_group_is_asked_for_again_with_other_seeds() -> None:
+    def once(item: rollout_pb2.WorkItem) -> str | None:
+        return "out of memory" if item.group_id == "0/1" and item.attempt == 0 else None
+
+    async with exchange(once) as (opened, _, asked):
+        groups = await GroupBuffer(opened, epochs(), plan(), "train", ("exact",)).take(version=0)
+        assert sorted(group.group_id for group in groups) == ["0/0", "0/1", "0/2"]
+        first, second = (list(item.seeds) for item in asked if item.group_id == "0/1")
+        assert set(first).isdisjoint(second)
+
+
+async def test_another_prompt_takes_the_place_of_one_that_keeps_failing() -> None:
+    def never(item: rollout_pb2.WorkItem) -> str | None:
+        return "too long" if item.group_id == "0/1" else None
+
+    async with exchange(never) as (opened, _, _asked):
+        buffer = GroupBuffer(opened, epochs(), plan(max_failed_groups=1), "train", ("exact",))
+        assert [group.group_id for group in await buffer.take(version=0)] == ["0/0", "0/2", "0/3"]
+        assert buffer.given_up == ["0/1"]
+
+
+async def test_more_given_up_prompts_than_the_budget_end_the_job_with_the_cause() -> None:
+    async with exchange(lambda item: "the disk is on fire") as (opened, _, _asked):
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",))
+        with pytest.raises(JobFailed, match=r"maxFailedGroups \(0\).*the disk is on fire"):
+            await buffer.take(version=0)
+
+
+async def test_a_group_made_with_old_weights_is_asked_for_again() -> None:
+    async with exchange(version=4) as (opened, _, asked):
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(buffer.take(version=5), 0.5)
+        assert any(item.attempt == 1 and item.min_version == 5 for item in asked)
+        assert buffer.discarded >= 1
+
+
+async def test_a_finite_supply_ends() -> None:
+    async with exchange() as (opened, _, _asked):
+        supply = ListSupply(ROWS[:4], "val@0")  # type: ignore[arg-type]
+        buffer = GroupBuffer(opened, supply, plan(), "validation", ("exact",))
+        assert [len(await buffer.take(version=0)) for _ in range(3)] == [3, 1, 0]
+
+
+async def test_stopping_leaves_what_was_asked_for_outstanding() -> None:
+    async with exchange(lambda item: None) as (opened, stop, _asked):
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact", "never-scores"))
+        taking = asyncio.create_task(buffer.take(version=0))
+        await asyncio.sleep(0)
+        stop.set()
+        with pytest.raises(Stopping):
+            await taking
+        assert buffer.outstanding == ["0/0", "0/1", "0/2"]
+
+
+async def test_what_the_bus_loses_is_asked_for_again() -> None:
+    """Lost in turn: work that nobody took, a sample that the driver had not taken, and scores of samples that
+    it had. The attempt stays, so nothing counts as failed."""
+    bus = MemoryBus()
+    other = bus.another()
+
+    async def pulled(subject: str) -> bytes:
+        (delivery,) = await other.pull(subject, "other", 1, 5.0)
+        await delivery.ack()
+        return delivery.data
+
+    async with Exchange(bus, 1, asyncio.Event(), lambda text: None) as opened:
+        buffer = GroupBuffer(opened, epochs(), plan(prompts_per_step=1), "train", ("exact",))
+
+        async def until_it_waits_for(text: str) -> None:
+            async with asyncio.timeout(5):
+                while buffer.waiting_for() != text:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+
+        taking = asyncio.create_task(buffer.take(version=0))
+        item = rollout_pb2.WorkItem.FromString(await pulled("work"))
+        await bus.lose()
+        again = rollout_pb2.WorkItem.FromString(await pulled("work"))
+        assert (again.group_id, again.attempt, again.seeds) == (item.group_id, item.attempt, item.seeds)
+
+        first, second = (rollout_of(item, sample) for sample in range(2))
+        await bus.publish("rollouts", first.SerializeToString(), "first")
+        assert await pulled("rollouts") == first.SerializeToString()
+        await until_it_waits_for("1 samples of 1 groups from the rollout workers")
+        await bus.lose()
+        assert await pulled("rollouts") == first.SerializeToString(), "its score may be lost"
+        assert rollout_pb2.WorkItem.FromString(await pulled("work")).attempt == 0
+
+        await bus.publish("rollouts", second.SerializeToString(), "second")
+        assert await pulled("rollouts") == second.SerializeToString()
+        await until_it_waits_for("scores of exact for 1 groups")
+        await bus.lose()
+        for rollout in (first, second):
+            assert await pulled("rollouts") == rollout.SerializeToString()
+            await bus.publish("scores", score_of(rollout).SerializeToString(), str(rollout.sample))
+        assert await other.pull("work", "other", 1, 0.2) == [], "both samples have come"
+        (group,) = await taking
+        assert group.attempt == 0 and sorted(group.rollouts) == [0, 1]

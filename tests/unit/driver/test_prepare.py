@@ -1,0 +1,61 @@
+"""The run's folder, which in a cluster the first pod makes."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from kubealign.process import NatsAccess, ProcessSettings, RedisAccess, Role, TlsFiles
+from kubealign_services.driver.prepare import make_run_folder
+from kubealign_services.process.failures import PermanentFailure
+
+
+def settings(job: Path, run_dir: Path) -> ProcessSettings:
+    none = Path("none.pem")
+    return ProcessSettings(
+        name="prepare",
+        role=Role.DRIVER,
+        job=job,
+        run_dir=run_dir,
+        shared_memory=run_dir,
+        tls=TlsFiles(ca=none, certificate=none, key=none),
+        nats=NatsAccess(url="tls://nats:4222", user="job", password="x"),
+        redis=RedisAccess(host="redis", port=6379, user="job", password="x", prefix="p:"),
+        termination=none,
+    )
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    path = tmp_path / "mounted" / "job.json"
+    path.parent.mkdir()
+    path.write_text('{"kind": "AlignmentJob"}')
+    return path
+
+
+def test_the_document_lies_in_the_runs_folder(job: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "volume" / "runs" / "sums-1234abcd"
+    make_run_folder(settings(job, run_dir))
+    assert (run_dir / "job.json").read_text() == job.read_text()
+    assert [path.name for path in run_dir.iterdir()] == ["job.json"]
+
+
+def test_what_lies_there_stays(job: Path, tmp_path: Path) -> None:
+    """Resumed, or on one machine, where it is the job's own file."""
+    (tmp_path / "job.json").write_text("{}")
+    make_run_folder(settings(job, tmp_path))
+    make_run_folder(settings(tmp_path / "job.json", tmp_path))
+    assert (tmp_path / "job.json").read_text() == "{}"
+
+
+def test_a_folder_that_cannot_be_made(job: Path) -> None:
+    """Nobody makes folders in /sys."""
+    with pytest.raises(PermanentFailure, match=r"folder /sys/runs/sums cannot be written: .* it must"):
+        make_run_folder(settings(job, Path("/sys/runs/sums")))
+
+
+def test_a_disk_that_fails_is_another_matter(job: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError) as failed:
+        make_run_folder(settings(job, tmp_path / "file" / "sums"))
+    assert failed.value.errno == errno.ENOTDIR

@@ -1,0 +1,206 @@
+"""The runner's pure rules: what may change, who waits how long, who gets which cores, what is said."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubealign.local.backoff import Backoff
+from kubealign.local.dry_run import plan
+from kubealign.local.exits import how_it_ended
+from kubealign.local.failure import RunRefused
+from kubealign.local.lines import seconds, step_line
+from kubealign.local.log_tail import log_tail
+from kubealign.local.preloading import modules
+from kubealign.local.scaling import scaled
+from kubealign.local.spec_change import changes
+from kubealign.local.threads import threads
+from kubealign.read_model import StepMetrics
+from kubealign.roles import roles
+from kubealign.spec.job import AlignmentJob
+
+PPO = """
+apiVersion: kubealign.dev/v1alpha1
+kind: AlignmentJob
+metadata: {name: aligned}
+spec:
+  maxSteps: 90
+  algorithm: {ppo: {}}
+  policy: {model: {job: {name: tuned}}}
+  data: {prompts: {source: {path: /data/prompts.jsonl}, format: {text: {}}}}
+  rewards: [{name: helpful, model: {job: {name: judge}}}]
+  rollout: {replicas: 2, minReplicas: 2}
+"""
+
+
+@pytest.fixture
+def ppo() -> AlignmentJob:
+    return AlignmentJob.from_yaml(PPO)
+
+
+def with_spec(text: str, *pairs: tuple[str, str]) -> AlignmentJob:
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return AlignmentJob.from_yaml(text)
+
+
+def test_delays_double_up_to_half_a_minute_and_begin_again_after_health() -> None:
+    backoff = Backoff()
+    assert [backoff.after(0) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert backoff.after(59.9) == 30
+    assert backoff.after(60) == 0.5
+    assert backoff.after(0) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "differing"),
+    [
+        (("maxSteps: 90", "maxSteps: 91"), []),
+        (("maxSteps: 90", "maxSteps: 89"), ["spec.maxSteps (90, now 89)"]),
+        (("replicas: 2, minReplicas: 2", "replicas: 5, minReplicas: 1"), []),
+        (("ppo: {}", "ppo: {promptsPerStep: 32}"), ["spec.algorithm.ppo.promptsPerStep (64, now 32)"]),
+        (("ppo: {}", "ppo: {gae: {lambda: 0.9}}"), ["spec.algorithm.ppo.gae.lambda (0.95, now 0.9)"]),
+        (("name: helpful", "name: kind"), ["spec.rewards[0].name (helpful, now kind)"]),
+        (("{name: aligned}", "{name: aligned, labels: {queue: a}}"), []),
+        (("maxSteps: 90", "maxSteps: 90\n  lifecycle: {maxRestarts: 0}"), []),
+        (("maxSteps: 90", "maxSteps: 90\n  checkpoint: {keep: 9}"), []),
+        (("/data/prompts", "/elsewhere/prompts"), None),
+    ],
+)
+def test_what_may_change_between_two_runs(ppo: AlignmentJob, change, differing) -> None:
+    found = changes(ppo, with_spec(PPO, change))
+    if differing is None:
+        assert len(found) == 1
+        assert found[0].startswith(
+            "spec.data.prompts.source.path (/data/prompts.jsonl, now /elsewhere/prompts"
+        )
+    else:
+        assert found == differing
+
+
+def test_nothing_differs_from_itself(ppo: AlignmentJob) -> None:
+    assert changes(ppo, AlignmentJob.model_validate_json(ppo.model_dump_json(by_alias=True))) == []
+
+
+def test_cores_are_shared_by_those_that_compute_together(ppo: AlignmentJob) -> None:
+    processes = roles(ppo)
+    share = {process.name: threads(process, processes, cores=8) for process in processes}
+    assert share == {
+        "prepare": 8,
+        # Trainer and critic train at the same time: 8 / 2.
+        "trainer-0": 4,
+        "critic-0": 4,
+        # While samples come in, 2 rollout workers, the reference and one reward: 8 / 4; rollout: 8 / 2.
+        "reference-0": 2,
+        "reward-helpful-0": 2,
+        "rollout-0": 4,
+        "rollout-1": 4,
+        "driver": 8,
+    }
+    assert {threads(process, processes, cores=1) for process in processes} == {1}
+
+
+def test_newcomers_take_the_lowest_free_numbers(ppo: AlignmentJob) -> None:
+    processes = [process for process in roles(ppo) if process.name != "rollout-0"]
+    added, removed = scaled(ppo, processes, "rollout", 3)
+    assert ([process.name for process in added], removed) == (["rollout-0", "rollout-2"], [])
+    assert added[0].calls == ("trainer",) and added[0].elastic
+    added, removed = scaled(ppo, [*processes, *added], "rollout", 2)
+    assert (added, [process.name for process in removed]) == ([], ["rollout-2"])
+
+
+@pytest.mark.parametrize("replicas", [1, 1025, 2.0, True, "3", None])
+def test_a_number_of_workers_that_is_not_allowed(ppo: AlignmentJob, replicas: object) -> None:
+    with pytest.raises(RunRefused, match="must be a whole number from 2 to 1024"):
+        scaled(ppo, roles(ppo), "rollout", replicas)
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8))
+def test_scaling_always_gives_the_number_that_was_asked_for(wanted: list[int]) -> None:
+    job = with_spec(PPO, ("replicas: 2, minReplicas: 2", "replicas: 1"))
+    processes = list(roles(job))
+    for replicas in wanted:
+        added, removed = scaled(job, processes, "rollout", replicas)
+        assert not (added and removed)
+        processes = [process for process in (*processes, *added) if process not in removed]
+        names = sorted(process.name for process in processes if process.group == "rollout")
+        assert names == sorted(f"rollout-{number}" for number in range(replicas))
+
+
+def test_a_step_in_one_line() -> None:
+    values = {
+        "reward/mean": 0.4125,
+        "kl/reference": 0.031,
+        "response/length": 7.25,
+        "tokens_per_second": 812.4,
+        "seconds/generate": 0.6,
+        "seconds/score": 0.0,
+        "seconds/train": 0.304,
+        "policy/entropy": 1.5,
+        "val/exact": 0.65,
+    }
+    line = step_line(StepMetrics("1-0", 12, 1, values), 90)
+    assert line == "step 12/90 reward 0.412 kl 0.031 len 7.2 tok/s 812 gen 0.60s train 0.30s val/exact 0.650"
+    assert step_line(StepMetrics("1-0", 3, 1, {"rm/loss": 0.5, "rm/accuracy": 0.75}), 0) == (
+        "step 3 loss 0.500 accuracy 0.750"
+    )
+
+
+def test_of_many_validation_figures_the_short_names_are_shown() -> None:
+    values = {f"val/exact/kind-{number}": 0.5 for number in range(20)} | {"val/exact": 0.25, "val/loss": 2.0}
+    line = step_line(StepMetrics("1-0", 0, 1, values), 90)
+    assert "val/exact 0.250" in line and "val/loss 2.000" in line
+    assert line.count("val/") == 8
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.314, "0.31s"), (12.44, "12.4s"), (185, "3m05s"), (59.99, "60.0s"), (7620, "2h07m")],
+)
+def test_durations(value: float, said: str) -> None:
+    assert seconds(value) == said
+
+
+def test_ends_in_words() -> None:
+    assert how_it_ended(3) == "ended with code 3"
+    assert how_it_ended(-9) == "was killed by SIGKILL"
+    assert how_it_ended(-77) == "was killed by signal 77"
+
+
+def test_last_words_are_of_the_last_start_and_readable(tmp_path: Path) -> None:
+    log = tmp_path / "trainer-0.log"
+    log.write_text("of the start before\n")
+    start = log.stat().st_size
+    with log.open("a") as file:
+        file.write('{"level": "error", "message": "the loss is NaN", "time": 1}\n')
+        file.write(
+            '{"level": "error", "message": "died", "exception": "Traceback\\nValueError: no"}\nplain\n'
+        )
+    assert log_tail(log, start) == (
+        "  error the loss is NaN\n  error died\n  Traceback\n  ValueError: no\n  plain"
+    )
+    assert log_tail(log, log.stat().st_size) == "  (it wrote nothing)"
+    assert "cannot be read" in log_tail(tmp_path / "none.log")
+
+
+def test_a_dry_run_names_every_process(ppo: AlignmentJob) -> None:
+    lines = list(plan([ppo]))
+    assert lines[0] == "aligned: ppo, 90 steps, after judge, tuned"
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[1:]}
+    assert list(rows) == ["nats", "redis", *(process.name for process in roles(ppo))]
+    after = "after prepare, trainer, critic, reference, reward-helpful, rollout"
+    assert " ".join(rows["driver"].split()) == f"kubealign_services.driver.main grpc+tls://127.0.0.1 {after}"
+    assert rows["prepare"].split() == ["kubealign_services.driver.prepare", "runs", "once", "first"]
+
+
+def test_the_fork_server_imports_what_the_models_need(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    job = with_spec(
+        PPO, ("{job: {name: tuned}}", f"{{path: {tmp_path}}}"), ("{job: {name: judge}}", "{path: /nowhere}")
+    )
+    found = modules([job])
+    assert "transformers.models.qwen2.modeling_qwen2" in found
+    assert found.index("torch") < found.index("kubealign_services.trainer.main")
+    assert len(found) == len(set(found))

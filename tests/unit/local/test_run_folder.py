@@ -1,0 +1,147 @@
+"""The run's folder: one runner at a time, one job a folder, nothing deleted that is not a run's."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kubealign.local.admission import admit, folder_of, has_succeeded
+from kubealign.local.failure import RunRefused
+from kubealign.local.ports import Ports, is_free
+from kubealign.local.run_folder import RunFolder
+from kubealign.local.run_status import Phase, RunStatus, read_status
+from kubealign.spec.job import AlignmentJob
+
+JOB = """
+apiVersion: kubealign.dev/v1alpha1
+kind: AlignmentJob
+metadata: {name: tiny}
+spec:
+  maxSteps: 10
+  algorithm: {sft: {}}
+  policy: {model: {path: /nowhere}}
+  data: {demonstrations: {source: {path: /nowhere.jsonl}, format: {text: {}}}}
+"""
+
+
+@pytest.fixture
+def job() -> AlignmentJob:
+    return AlignmentJob.from_yaml(JOB)
+
+
+def ended(folder: RunFolder, job: AlignmentJob, phase: Phase) -> None:
+    folder.make()
+    folder.job.write_text(job.model_dump_json(by_alias=True))
+    RunStatus(phase=phase, runner=1, started_at=0.0).write(folder.status)
+
+
+def test_the_lock_names_who_holds_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "tiny")
+    lock = folder.lock()
+    lock.acquire()
+    program = (
+        "import sys; from pathlib import Path; from kubealign.local.run_folder import RunFolder\n"
+        f"RunFolder(Path({str(folder.root)!r})).lock().acquire()"
+    )
+    second = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    import os
+
+    assert f"is in use by another kubealign run (process {os.getpid()})" in second.stderr
+    lock.release()
+    again = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_first_run_is_admitted(tmp_path: Path, job: AlignmentJob) -> None:
+    assert not admit(job, folder_of(tmp_path, "tiny")).finished
+    assert not has_succeeded(tmp_path)("tiny")
+
+
+@pytest.mark.parametrize(
+    ("phase", "finished"),
+    [(Phase.SUCCEEDED, True), (Phase.FAILED, False), (Phase.STOPPED, False), (Phase.RUNNING, False)],
+)
+def test_only_a_success_is_the_end(tmp_path: Path, job: AlignmentJob, phase: Phase, finished: bool) -> None:
+    folder = folder_of(tmp_path, "tiny")
+    ended(folder, job, phase)
+    assert admit(job, folder).finished is finished
+    assert has_succeeded(tmp_path)("tiny") is finished
+
+
+def test_another_job_of_the_name_is_refused(tmp_path: Path, job: AlignmentJob) -> None:
+    folder = folder_of(tmp_path, "tiny")
+    ended(folder, job, Phase.STOPPED)
+    other = AlignmentJob.from_yaml(JOB.replace("sft: {}", "sft: {rowsPerStep: 8}"))
+    with pytest.raises(RunRefused, match=r"differs in spec.algorithm.sft.rowsPerStep \(64, now 8\).*--fresh"):
+        admit(other, folder)
+
+
+@pytest.mark.parametrize("name", ["job.json", "status.json"])
+def test_a_damaged_file_is_said_to_be_so(tmp_path: Path, job: AlignmentJob, name: str) -> None:
+    folder = folder_of(tmp_path, "tiny")
+    ended(folder, job, Phase.STOPPED)
+    (folder.root / name).write_text('{"phase": ')
+    with pytest.raises(RunRefused, match=f"{name} .*--fresh"):
+        admit(job, folder)
+
+
+def test_a_status_survives_its_file(tmp_path: Path) -> None:
+    status = RunStatus(
+        phase=Phase.FAILED,
+        message="why",
+        step=3,
+        runner=7,
+        started_at=1.5,
+        ended_at=2.5,
+        metrics={"a/b": 1.25},
+    )
+    status.write(tmp_path / "status.json")
+    assert read_status(tmp_path / "status.json") == status
+    assert json.loads((tmp_path / "status.json").read_text())["phase"] == "Failed"
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_what_is_not_a_run_is_not_deleted(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunRefused, match="is not the folder of a run"):
+        RunFolder(tmp_path / "tiny").delete()
+    assert (tmp_path / "tiny" / "thesis.tex").exists()
+
+
+def test_deleting_takes_the_shared_memory_with_it(tmp_path: Path, job: AlignmentJob) -> None:
+    folder = folder_of(tmp_path, "tiny")
+    ended(folder, job, Phase.RUNNING)
+    memory = folder.claim_memory()
+    assert memory.stat().st_mode & 0o777 == 0o700
+    assert folder.settings.stat().st_mode & 0o777 == 0o700
+    folder.delete()
+    assert not memory.exists() and not folder.root.exists()
+
+
+def test_a_record_that_points_elsewhere_deletes_nothing(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "tiny")
+    folder.make()
+    elsewhere = tmp_path / "precious"
+    elsewhere.mkdir()
+    (folder.root / "shared-memory").write_text(str(elsewhere))
+    folder.release_memory()
+    assert elsewhere.exists()
+
+
+def test_ports_in_use_are_passed_over_and_none_is_given_twice() -> None:
+    free = Ports()
+    first, second = free.take(), free.take()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        assert not is_free(taken)
+        ports = Ports(iter([taken, first, first, second]))
+        assert (ports.take(), ports.take()) == (first, second)
+        with pytest.raises(RunRefused, match="no free port was found"):
+            ports.take()

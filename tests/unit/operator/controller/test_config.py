@@ -1,0 +1,80 @@
+"""The operator's file: what is wrong with it is said by name."""
+
+from pathlib import Path
+
+import pytest
+
+from kubealign_operator.controller.config import ConfigError, load
+from kubealign_operator.render.platform import Platform
+
+_PLATFORM = "platform: {image: 'services:1', redisHost: redis.svc}\n"
+
+
+def _file(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_short_file_is_enough(tmp_path: Path) -> None:
+    config = load(_file(tmp_path, _PLATFORM))
+    assert config.platform.platform() == Platform(image="services:1", redis_host="redis.svc")
+    assert config.leader_election is not None
+    assert config.leader_election.lease_seconds == 15
+    assert config.redis is None
+
+
+def test_the_platform_has_every_field_of_the_renderers(tmp_path: Path) -> None:
+    text = """
+platform:
+  image: services:1
+  imagePullPolicy: Always
+  python: /opt/python
+  redisHost: redis.svc
+  redisPort: 7000
+  redisTls: true
+  podTemplate: {spec: {hostNetwork: true}}
+  defaultResources: {trainer: {requests: {cpu: 2}}}
+  runAsUser: 1000
+  fsGroup: 1001
+"""
+    assert load(_file(tmp_path, text)).platform.platform() == Platform(
+        image="services:1",
+        image_pull_policy="Always",
+        python="/opt/python",
+        redis_host="redis.svc",
+        redis_port=7000,
+        redis_tls=True,
+        pod_template={"spec": {"hostNetwork": True}},
+        default_resources={"trainer": {"requests": {"cpu": 2}}},
+        run_as_user=1000,
+        fs_group=1001,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "the file"),
+        ("platform: {redisHost: redis.svc}", "platform.image"),
+        (_PLATFORM + "wrokers: 3", "wrokers"),
+        (_PLATFORM + "workers: 0", "workers held 0"),
+        (_PLATFORM + "logLevel: LOUD", "logLevel held 'LOUD'"),
+        (_PLATFORM + "redis: {host: r, port: 70000}", "redis.port held 70000"),
+        (
+            _PLATFORM + "leaderElection: {leaseSeconds: 5}",
+            "must hold 1.2 retrySeconds < renewDeadlineSeconds < leaseSeconds, not 2, 10, 5",
+        ),
+        (_PLATFORM + "leaderElection: {retrySeconds: 0.5}", "leaderElection.retrySeconds held 0.5"),
+        ("platform: [", "is not YAML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(_file(tmp_path, text))
+    assert told in str(raised.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load(tmp_path / "none.yaml")

@@ -1,0 +1,100 @@
+"""What the schema cannot know, told by field and remedy."""
+
+from typing import Any
+
+import pytest
+
+from support.rendering.cluster import Cluster
+from support.rendering.jobs import ppo, sft
+
+Json = dict[str, Any]
+
+
+def _named(name: str) -> Json:
+    job = sft()
+    job["metadata"]["name"] = name
+    return job
+
+
+_DATA: Json = {"volume": {"claimName": "data", "path": "t.jsonl"}}
+_CASES: dict[str, tuple[Json, str]] = {
+    "no volume": (
+        sft(checkpoint={"everySteps": 5}),
+        "spec.checkpoint.volume: is required in a cluster: name a PersistentVolumeClaim that every pod "
+        "of the job can write",
+    ),
+    "relative model": (
+        sft(policy={"model": {"path": "models/base"}}),
+        "spec.policy.model.path: is relative to a file on one machine, and there is none in a cluster: name "
+        'an absolute path in the image, or a volume (it holds "models/base")',
+    ),
+    "relative data": (
+        sft(data={"demonstrations": {"source": {"path": "train.jsonl"}}}),
+        "spec.data.demonstrations.source.path: is relative to a file on one machine",
+    ),
+    "folder as a data set": (
+        sft(data={"demonstrations": {"source": {"huggingFace": {"name": "./data"}}}}),
+        "spec.data.demonstrations.source.huggingFace.name: is relative",
+    ),
+    "relative function": (
+        ppo(
+            policy={"model": {"path": "/models/base"}},
+            rewards=[
+                {"name": "r", "model": {"path": "/models/rm"}},
+                {"name": "f", "function": {"file": {"path": "reward.py"}}},
+            ],
+        ),
+        "spec.rewards[1].function.file.path: is relative",
+    ),
+    "itself": (
+        sft(policy={"model": {"job": {"name": "sft"}}}),
+        'spec.policy.model.job.name: is the job itself: name another job (it holds "sft")',
+    ),
+    "a digit": (
+        _named("3b-sft"),
+        "metadata.name: must be lower-case letters, digits and hyphens, with a letter first",
+    ),
+    "no spec": ({**sft(), "spec": {}}, "spec.maxSteps: is required"),
+    "an unknown field": (sft(surprise=1), "spec.surprise: is no field here"),
+    "a wrong type": (sft(maxSteps="5"), "spec.maxSteps: must be"),
+}
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_it_is_told_and_nothing_is_made(case: str) -> None:
+    job, message = _CASES[case]
+    cluster = Cluster(job)
+    cluster.settle()
+    assert cluster.phase == "Pending"
+    assert message in cluster.message
+    accepted = cluster.condition("Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "Invalid")
+    assert cluster.pods == {} and cluster.objects == set()
+    assert [event.reason for event in cluster.events] == ["Pending", "Invalid"]
+
+
+def test_an_absolute_path_is_one_in_the_image() -> None:
+    cluster = Cluster(sft(policy={"model": {"path": "/models/base"}}))
+    cluster.settle()
+    assert cluster.phase == "Starting"
+
+
+def test_a_job_that_runs_is_left_alone_by_an_operator_that_knows_better() -> None:
+    cluster = Cluster(sft())
+    cluster.start()
+    cluster.job["spec"]["surprise"] = 1
+    rendered = cluster.step()
+    assert cluster.phase == "Running"
+    assert "spec.surprise" in cluster.message
+    assert (rendered.create, rendered.delete, rendered.stop) == ((), (), ())
+    del cluster.job["spec"]["surprise"]
+    cluster.settle()
+    assert cluster.message == ""
+
+
+def test_a_job_is_read_whatever_kubernetes_adds_to_its_metadata() -> None:
+    job = sft()
+    job["metadata"] |= {"aFieldOfTomorrow": {"x": 1}, "managedFields": [{"manager": "kubectl"}]}
+    cluster = Cluster(job)
+    cluster.settle()
+    assert cluster.phase == "Starting"

@@ -1,0 +1,44 @@
+"""What is left of a long cause."""
+
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kubealign.pod import TERMINATION_BYTES
+from kubealign_services.process.termination import fitted, write_termination
+
+
+def test_what_fits_stays_as_it_is() -> None:
+    assert fitted("no column reward", 16) == b"no column reward"
+
+
+def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
+    message = "spec.data: row 7 " + "x" * 9000 + " has no column answer"
+    short = fitted(message, TERMINATION_BYTES)
+    assert len(short) == TERMINATION_BYTES
+    assert short.startswith(b"spec.data: row 7 xxx")
+    assert short.endswith(b"xxx has no column answer")
+    assert b" [...] " in short
+
+
+@settings(deadline=None)
+@given(st.text(alphabet=st.characters(exclude_categories=[]), max_size=80), st.integers(20, 90))
+def test_it_is_text_that_fits(message: str, limit: int) -> None:
+    short = fitted(message, limit)
+    assert len(short) <= limit
+    short.decode()
+
+
+def test_it_is_written_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "termination-log"
+    path.write_text("the cause of the time before, which was longer")
+    before = path.stat().st_ino
+    write_termination(path, "no column reward")
+    assert path.read_text() == "no column reward"
+    # A container's is a mount of its own: nothing can take its place.
+    assert path.stat().st_ino == before
+
+
+def test_a_place_that_cannot_be_written_is_no_error_of_its_own(tmp_path: Path) -> None:
+    write_termination(tmp_path, "no column reward")

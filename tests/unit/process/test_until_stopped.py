@@ -1,0 +1,80 @@
+"""Work beside a stop, and failures in groups."""
+
+import asyncio
+import errno
+
+import pytest
+
+from kubealign_services.process.failures import PermanentFailure, permanent_cause
+from kubealign_services.process.until_stopped import until_stopped
+
+
+async def test_the_stop_ends_the_work() -> None:
+    stop, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    running = asyncio.create_task(until_stopped(stop, work(), work()))
+    await asyncio.sleep(0)
+    stop.set()
+    await asyncio.wait_for(running, 5)
+    assert ended.is_set()
+
+
+async def test_a_failure_comes_out_and_ends_the_rest() -> None:
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await asyncio.wait_for(until_stopped(asyncio.Event(), work(), fail()), 5)
+    assert ended.is_set()
+
+
+async def test_work_that_loses_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kubealign_services.process.until_stopped._AGAIN_SECONDS", 0.01)
+    stop = asyncio.Event()
+    stop.set()
+    lost = 0
+
+    async def work() -> None:
+        nonlocal lost
+        while lost < 3:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                lost += 1
+
+    await asyncio.wait_for(until_stopped(stop, work()), 10)
+    assert lost == 3
+
+
+async def test_work_that_ends_by_itself_ends_the_wait() -> None:
+    await asyncio.wait_for(until_stopped(asyncio.Event(), asyncio.sleep(0)), 5)
+
+
+def test_a_permanent_cause_is_found_in_groups() -> None:
+    cause = PermanentFailure("the data has no column answer")
+    assert permanent_cause(cause) is cause
+    group = ExceptionGroup("tasks", [ValueError("x"), ExceptionGroup("inner", [cause])])
+    assert permanent_cause(group) is cause
+    assert permanent_cause(ExceptionGroup("tasks", [ValueError("x")])) is None
+    assert permanent_cause(ValueError("x")) is None
+
+
+def test_a_full_disk_is_permanent_and_names_the_file() -> None:
+    error = OSError(errno.ENOSPC, "No space left on device", "/runs/a/metrics.jsonl")
+    found = permanent_cause(ExceptionGroup("tasks", [error]))
+    assert str(found).startswith("No space left on device at /runs/a/metrics.jsonl; once there is room")
+    assert permanent_cause(OSError(errno.EACCES, "Permission denied")) is None

@@ -1,0 +1,134 @@
+"""The layout of a snapshot, worked by hand, and what an announcement must not say."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubealign.spec.training import Precision
+from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign_services.refit.canary import Canary, gap
+from kubealign_services.refit.manifest import (
+    BadManifest,
+    CorruptTransfer,
+    aligned,
+    check_announcement,
+    tensor_views,
+    verify,
+    weights_digest,
+)
+from kubealign_services.refit.snapshot import ranges
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def entry(name: str, shape: list[int], dtype: str, offset: int, data: bytes) -> refit_pb2.TensorEntry:
+    return refit_pb2.TensorEntry(
+        name=name,
+        shape=shape,
+        dtype=dtype,
+        offset_bytes=offset,
+        size_bytes=len(data),
+        checksum=xxhash.xxh3_64_hexdigest(data),
+    )
+
+
+# a: 3 x 5 numbers of 4 bytes end at 60; b starts at the next multiple of 64; its 2 x 2 bytes end at 68.
+A = torch.arange(15, dtype=torch.float32).numpy().tobytes()
+B = bytes([0x80, 0x3F, 0x00, 0xC0])  # bf16: 0x3F80 is 1, 0xC000 is -2
+SNAPSHOT = A + bytes(4) + B
+
+
+def announcement() -> refit_pb2.WeightsAnnouncement:
+    tensors = [entry("a", [3, 5], "F32", 0, A), entry("b", [2], "BF16", 64, B)]
+    weights = batch_pb2.WeightsId(fence=2, version=7, digest=weights_digest(tensors))
+    return refit_pb2.WeightsAnnouncement(weights=weights, tensors=tensors, size_bytes=68)
+
+
+def test_the_layout_by_hand() -> None:
+    assert [aligned(offset) for offset in (0, 1, 60, 64, 65)] == [0, 64, 64, 64, 128]
+    message = announcement()
+    check_announcement(message)
+    verify(memoryview(SNAPSHOT), message.tensors, "here")
+    views = dict(tensor_views(memoryview(bytearray(SNAPSHOT)), message.tensors))
+    assert torch.equal(views["a"], torch.arange(15, dtype=torch.float32).reshape(3, 5))
+    assert torch.equal(views["b"], torch.tensor([1.0, -2.0], dtype=torch.bfloat16))
+    checksums = xxhash.xxh3_64_hexdigest(A) + xxhash.xxh3_64_hexdigest(B)
+    assert message.weights.digest == xxhash.xxh3_128_hexdigest(checksums.encode())
+
+
+def change(field: str, value: object, tensor: int = 1) -> Callable[[refit_pb2.WeightsAnnouncement], None]:
+    return lambda message: setattr(message.tensors[tensor], field, value)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (change("dtype", "I8"), "b: dtype is 'I8'; it may be F32, BF16, F16"),
+        (change("dtype", "F32"), r"b: .*F32 \(2,\) takes 8"),
+        (change("offset_bytes", 60), "b: starts at 60, not at 64"),
+        (change("checksum", "0" * 16), "the checksums have digest"),
+        (lambda message: setattr(message, "size_bytes", 72), "size_bytes is 72; its 2 tensors end at 68"),
+        (lambda message: message.ClearField("tensors"), "its 0 tensors end at 0"),
+        (lambda message: setattr(message.weights, "digest", "f" * 32), "the checksums have digest"),
+    ],
+)
+def test_an_announcement_that_contradicts_itself(
+    harm: Callable[[refit_pb2.WeightsAnnouncement], None], words: str
+) -> None:
+    message = announcement()
+    harm(message)
+    with pytest.raises(BadManifest, match=words):
+        check_announcement(message)
+
+
+@given(st.integers(0, len(SNAPSHOT) - 1), st.integers(0, 7))
+def test_any_flipped_bit_of_a_tensor_is_found_and_named(place: int, bit: int) -> None:
+    harmed = bytearray(SNAPSHOT)
+    harmed[place] ^= 1 << bit
+    tensors = announcement().tensors
+    if 60 <= place < 64:  # padding: part of no tensor
+        verify(memoryview(harmed), tensors, "here")
+        return
+    with pytest.raises(CorruptTransfer, match=f"1 of 2 tensors from here .*: {'a' if place < 60 else 'b'}$"):
+        verify(memoryview(harmed), tensors, "here")
+
+
+def test_neighbours_travel_together_and_gaps_do_not() -> None:
+    sizes = [60, 4, 130, 64]  # offsets 0, 64, 128, 320
+    entries = []
+    offset = 0
+    for index, size in enumerate(sizes):
+        entries.append(refit_pb2.TensorEntry(name=str(index), offset_bytes=offset, size_bytes=size))
+        offset = aligned(offset + size)
+    assert list(ranges(entries, 1000)) == [(0, 384)]
+    assert list(ranges(entries, 200)) == [(0, 200), (200, 184)]
+    assert list(ranges([entries[1], entries[3]], 1000)) == [(64, 4), (320, 64)]
+    assert list(ranges([], 1000)) == []
+
+
+def test_the_canary_is_the_jobs_own() -> None:
+    one = Canary.choose(1, 97, [Precision.FLOAT32])
+    assert one.tokens == Canary.choose(1, 97, [Precision.FLOAT32]).tokens
+    assert one.tokens != Canary.choose(2, 97, [Precision.FLOAT32]).tokens
+    assert len(one.tokens) == 16
+    assert all(0 <= token < 97 for token in one.tokens)
+    assert one.tolerance == 1e-3
+    assert Canary.choose(1, 97, [Precision.FLOAT32, Precision.BFLOAT16]).tolerance == 0.1
+    message = one.message([-1.0] * 15)
+    assert list(message.tokens) == one.tokens
+    assert message.tolerance == pytest.approx(1e-3)
+    with pytest.raises(ValueError, match="16 log-probabilities for 16"):
+        one.message([-1.0] * 16)
+    with pytest.raises(ValueError, match="canary"):
+        Canary.choose(1, 0, [Precision.FLOAT32])
+
+
+def test_the_gap_is_infinite_where_there_is_nothing_to_compare() -> None:
+    assert gap([-1.0, -2.0], [-1.5, -2.25]) == 0.5
+    assert gap([-1.0], [float("nan")]) == float("inf")
+    assert gap([float("-inf")], [float("-inf")]) == float("inf")
+    assert gap([-1.0], [-1.0, -1.0]) == float("inf")

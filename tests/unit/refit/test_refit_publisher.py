@@ -1,0 +1,224 @@
+"""Snapshots: immutable until the next publication but one, served whole or not at all."""
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kubealign.spec.rollout import Transport
+from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign_services.refit.manifest import check_announcement, tensor_views, verify
+from kubealign_services.refit.publisher import CHUNK_BYTES, PublishFailed, WeightsPublisher
+from kubealign_services.refit.shared_memory import MappedSnapshot, SnapshotGone, host_identity
+from kubealign_services.rpc.errors import NotFound
+
+pytestmark = pytest.mark.timeout(60)
+
+CANARY = refit_pb2.Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1e-3)
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Iterator[WeightsPublisher]:
+    made = WeightsPublisher(tmp_path, "localhost:1", Transport.AUTO)
+    yield made
+    made.close()
+
+
+def publish(
+    publisher: WeightsPublisher, version: int, tensors: list[tuple[str, Tensor]]
+) -> refit_pb2.WeightsAnnouncement:
+    return publisher.publish(fence=1, version=version, tensors=iter(tensors), canary=CANARY)
+
+
+def streamed(publisher: WeightsPublisher, announcement: refit_pb2.WeightsAnnouncement) -> bytearray:
+    snapshot = bytearray(announcement.size_bytes)
+    for chunk in publisher.chunks(refit_pb2.FetchWeightsRequest(weights=announcement.weights)):
+        snapshot[chunk.offset_bytes : chunk.offset_bytes + len(chunk.data)] = chunk.data
+    return snapshot
+
+
+shapes = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 40), max_size=3),
+        st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(shapes, st.integers(0, 2**31))
+def test_both_ways_give_the_same_bits(shapes: list[tuple[list[int], torch.dtype]], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    weights = [
+        (
+            f"layer.{index}",
+            torch.randn(shape, generator=generator).to(dtype).mT.clone()
+            if len(shape) > 1
+            else torch.randn(shape, generator=generator).to(dtype),
+        )
+        for index, (shape, dtype) in enumerate(shapes)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        publisher = WeightsPublisher(Path(folder), "localhost:1", Transport.AUTO)
+        announcement = publish(publisher, 1, weights)
+        check_announcement(announcement)
+        mapped = MappedSnapshot(Path(folder), announcement.sources[0].shared_memory.name, announcement)
+        for snapshot in (mapped.snapshot, memoryview(streamed(publisher, announcement))):
+            verify(snapshot, announcement.tensors, "here")
+            for (name, tensor), (sent_name, sent) in zip(
+                tensor_views(snapshot, announcement.tensors), weights, strict=True
+            ):
+                assert (name, tensor.shape, tensor.dtype) == (sent_name, sent.shape, sent.dtype)
+                assert torch.equal(tensor, sent)
+        mapped.close()
+        publisher.close()
+
+
+def test_training_goes_on_while_a_late_worker_reads(publisher: WeightsPublisher, tmp_path: Path) -> None:
+    weight = torch.full((1000,), 1.0)
+    first = publish(publisher, 1, [("w", weight)])
+    late = MappedSnapshot(tmp_path, first.sources[0].shared_memory.name, first)
+    ((_, seen),) = tensor_views(late.snapshot, first.tensors)
+    weight.fill_(2.0)
+    second = publish(publisher, 2, [("w", weight)])
+    weight.fill_(3.0)
+    late.confirm()
+    assert torch.equal(seen, torch.full((1000,), 1.0))
+    assert streamed(publisher, first) != streamed(publisher, second)
+    publish(publisher, 3, [("w", weight)])
+    with pytest.raises(SnapshotGone, match=r"version 1 .* overwritten by later ones"):
+        late.confirm()
+    with pytest.raises(SnapshotGone, match=r"version 1 .* are gone; served are version 3 .* and version 2"):
+        streamed(publisher, first)
+    assert len(streamed(publisher, second)) == 4000
+    late.close()
+
+
+def test_a_stream_slower_than_two_publications_is_told(publisher: WeightsPublisher) -> None:
+    large = torch.zeros(CHUNK_BYTES // 2)  # 4 bytes each: two chunks
+    announcement = publish(publisher, 1, [("w", large)])
+    chunks = publisher.chunks(refit_pb2.FetchWeightsRequest(weights=announcement.weights))
+    first = next(chunks)
+    assert (first.offset_bytes, len(first.data)) == (0, CHUNK_BYTES)
+    publish(publisher, 2, [("w", large + 1)])
+    publish(publisher, 3, [("w", large + 2)])
+    with pytest.raises(SnapshotGone):
+        next(chunks)
+
+
+def test_single_tensors_can_be_fetched(publisher: WeightsPublisher) -> None:
+    a, b, c = torch.ones(3), torch.full((5,), 2.0), torch.full((7,), 3.0)
+    announcement = publish(publisher, 1, [("a", a), ("b", b), ("c", c)])
+    request = refit_pb2.FetchWeightsRequest(weights=announcement.weights, tensors=["a", "c"])
+    # a: 12 bytes at 0; b: 20 at 64; c: 28 at 128.
+    assert [(chunk.offset_bytes, chunk.data) for chunk in publisher.chunks(request)] == [
+        (0, a.numpy().tobytes()),
+        (128, c.numpy().tobytes()),
+    ]
+    request.tensors.append("d")
+    with pytest.raises(NotFound, match="d"):
+        list(publisher.chunks(request))
+
+
+def test_the_same_version_of_another_fence_is_not_the_same(publisher: WeightsPublisher) -> None:
+    announcement = publish(publisher, 1, [("w", torch.ones(3))])
+    other = batch_pb2.WeightsId(fence=2, version=1, digest=announcement.weights.digest)
+    with pytest.raises(SnapshotGone, match=r"version 1 \(fence 2"):
+        list(publisher.chunks(refit_pb2.FetchWeightsRequest(weights=other)))
+
+
+def test_weights_may_grow_and_shrink(publisher: WeightsPublisher, tmp_path: Path) -> None:
+    for version, count in enumerate((10, 10, 1000, 5, 2000, 1)):
+        announcement = publish(publisher, version, [("w", torch.full((count,), float(version)))])
+        mapped = MappedSnapshot(tmp_path, announcement.sources[0].shared_memory.name, announcement)
+        verify(mapped.snapshot, announcement.tensors, "here")
+        mapped.close()
+
+
+def test_what_cannot_be_broadcast_leaves_the_last_snapshot(publisher: WeightsPublisher) -> None:
+    first = publish(publisher, 1, [("w", torch.ones(3))])
+    with pytest.raises(ValueError, match=r"steps has dtype torch\.int64; weights are .* F32, BF16, F16"):
+        publish(publisher, 2, [("w", torch.ones(3)), ("steps", torch.ones(3, dtype=torch.int64))])
+    with pytest.raises(ValueError, match="w comes twice"):
+        publish(publisher, 2, [("w", torch.ones(3)), ("w", torch.ones(3))])
+    with pytest.raises(ValueError, match="no weights"):
+        publish(publisher, 2, [])
+    assert len(streamed(publisher, first)) == 12
+
+
+def test_the_transport_says_what_is_announced(tmp_path: Path) -> None:
+    def kinds(transport: Transport, address: str | None) -> list[str | None]:
+        publisher = WeightsPublisher(tmp_path, address, transport)
+        announcement = publish(publisher, 1, [("w", torch.ones(3))])
+        publisher.close()
+        return [source.WhichOneof("transport") for source in announcement.sources]
+
+    assert kinds(Transport.AUTO, "localhost:1") == ["shared_memory", "stream"]
+    assert kinds(Transport.AUTO, None) == ["shared_memory"]
+    assert kinds(Transport.SHARED_MEMORY, "localhost:1") == ["shared_memory"]
+    assert kinds(Transport.STREAM, "localhost:1") == ["stream"]
+    with pytest.raises(ValueError, match="Stream"):
+        WeightsPublisher(tmp_path, None, Transport.STREAM)
+
+
+def test_a_restarted_publisher_removes_what_the_one_before_left(tmp_path: Path) -> None:
+    killed = WeightsPublisher(tmp_path, None, Transport.AUTO)
+    announcement = publish(killed, 1, [("w", torch.ones(3))])
+    reading = MappedSnapshot(tmp_path, announcement.sources[0].shared_memory.name, announcement)
+    publisher = WeightsPublisher(tmp_path, None, Transport.AUTO)
+    assert len(list(tmp_path.iterdir())) == 2
+    verify(reading.snapshot, announcement.tensors, "here")
+    with pytest.raises(SnapshotGone, match="never were in"):
+        MappedSnapshot(tmp_path, announcement.sources[0].shared_memory.name, announcement)
+    reading.close()
+    publisher.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_memory_file_system_is_an_error(tmp_path: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small file system takes rights that this user does not have")
+    try:
+        publisher = WeightsPublisher(tmp_path, "localhost:1", Transport.AUTO)
+        first = publish(publisher, 1, [("w", torch.ones(1000))])
+        with pytest.raises(PublishFailed, match=f"do not go into {tmp_path}: No space left on device"):
+            publish(publisher, 2, [("w", torch.ones(1_000_000))])
+        assert len(streamed(publisher, first)) == 4000
+        publisher.close()
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_another_folder_is_another_host(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert host_identity(tmp_path / "a") == host_identity(tmp_path / "b" / ".." / "a")
+    assert host_identity(tmp_path / "a") != host_identity(tmp_path / "b")
+
+
+def test_a_snapshot_counts_as_gone_from_the_first_byte_that_changes(
+    publisher: WeightsPublisher, tmp_path: Path
+) -> None:
+    first = publish(publisher, 1, [("w", torch.ones(3))])
+    late = MappedSnapshot(tmp_path, first.sources[0].shared_memory.name, first)
+    publish(publisher, 2, [("w", torch.ones(3))])
+
+    def while_it_is_written() -> Iterator[tuple[str, Tensor]]:
+        with pytest.raises(SnapshotGone):
+            late.confirm()
+        with pytest.raises(SnapshotGone):
+            streamed(publisher, first)
+        yield "w", torch.ones(3)
+
+    late.confirm()
+    publisher.publish(fence=1, version=3, tensors=while_it_is_written(), canary=CANARY)
+    late.close()

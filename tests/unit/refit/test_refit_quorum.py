@@ -1,0 +1,75 @@
+"""When a version has reached enough workers: the table of the module, line by line."""
+
+import pytest
+
+from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign_services.refit.quorum import Quorum, Verdict
+
+pytestmark = pytest.mark.timeout(30)
+
+WEIGHTS = batch_pb2.WeightsId(fence=1, version=4, digest="d")
+
+
+def answer(worker: str, error: str = "", version: int = 4) -> refit_pb2.RefitAcknowledgement:
+    weights = batch_pb2.WeightsId(fence=1, version=version, digest="d")
+    return refit_pb2.RefitAcknowledgement(worker=worker, weights=weights, error=error)
+
+
+@pytest.mark.parametrize(
+    ("committed", "failed", "min_replicas", "replicas", "known", "passed", "verdict"),
+    [
+        # Enough, whatever else.
+        ("ab", "", 2, 3, "", False, Verdict.REACHED),
+        ("ab", "c", 2, 3, "", True, Verdict.REACHED),
+        # Not enough yet, but those left could make it up.
+        ("a", "", 2, 3, "", False, Verdict.WAITING),
+        ("a", "b", 2, 3, "", False, Verdict.WAITING),
+        ("", "", 1, 1, "", False, Verdict.WAITING),
+        # A worker beyond the replicas that are meant to run counts as well.
+        ("", "a", 1, 1, "b", False, Verdict.WAITING),
+        # The deadline decides.
+        ("a", "", 2, 3, "", True, Verdict.LOST),
+        ("", "", 1, 1, "", True, Verdict.LOST),
+        # Too many have failed: 3 - 2 < 2, and 1 - 1 < 1.
+        ("", "bc", 2, 3, "", False, Verdict.LOST),
+        ("", "a", 1, 1, "a", False, Verdict.LOST),
+    ],
+)
+def test_verdicts(
+    committed: str,
+    failed: str,
+    min_replicas: int,
+    replicas: int,
+    known: str,
+    passed: bool,
+    verdict: Verdict,
+) -> None:
+    quorum = Quorum(WEIGHTS, min_replicas, replicas, frozenset(known))
+    for worker in committed:
+        quorum.add(answer(worker))
+    for worker in failed:
+        quorum.add(answer(worker, "broken"))
+    assert quorum.verdict(passed) is verdict
+
+
+def test_a_workers_last_word_counts() -> None:
+    quorum = Quorum(WEIGHTS, 1, 1)
+    assert quorum.add(answer("a", "broken"))
+    assert quorum.add(answer("a"))
+    assert (set(quorum.committed), set(quorum.failed)) == ({"a"}, set())
+    assert quorum.add(answer("a", "broken again"))
+    assert quorum.verdict(False) is Verdict.LOST
+
+
+def test_answers_about_other_weights_do_not_count() -> None:
+    quorum = Quorum(WEIGHTS, 1, 1)
+    assert not quorum.add(answer("a", version=3))
+    assert quorum.verdict(False) is Verdict.WAITING
+
+
+def test_the_causes_name_every_worker() -> None:
+    quorum = Quorum(WEIGHTS, 2, 3, known=frozenset("bc"))
+    assert Quorum(WEIGHTS, 1, 1).causes(5) == "no worker answered within 5 s"
+    quorum.add(answer("b", "no room"))
+    assert quorum.absent == {"c"}
+    assert quorum.causes(5) == "b: no room; c: no answer within 5 s"

@@ -1,0 +1,66 @@
+"""Work items to engine requests, samples to messages."""
+
+from kubealign.v1 import rollout_pb2
+from kubealign_services.batch.codec import decode
+from kubealign_services.generation.contract import Finish, GeneratedSample
+from kubealign_services.rollout.messages import failure_of, message_id, request_of, rollout_of
+
+ITEM = rollout_pb2.WorkItem(
+    fence=3,
+    group_id="0/7",
+    attempt=1,
+    prompt_tokens=[5, 6],
+    samples=2,
+    seeds=[11, 12],
+    sampling=rollout_pb2.Sampling(
+        max_tokens=4, temperature=0.5, top_k=3, top_p=0.9, stop=["x"], stop_token_ids=[2]
+    ),
+    columns=b"{}",
+    purpose="train",
+)
+SAMPLE = GeneratedSample(
+    request_id="?",
+    sample=1,
+    tokens=[8, 2],
+    behaviour_logprobs=[-0.5, -0.25],
+    engine_logprobs=[-0.75, -0.5],
+    versions=[4, 5],
+    finish=Finish.LENGTH,
+    text="h",
+)
+
+
+def test_the_request_is_known_by_fence_and_attempt_too() -> None:
+    request = request_of(ITEM)
+    assert request.request_id == "3:train:0/7:1"
+    assert (request.prompt_tokens, request.seeds) == ((5, 6), (11, 12))
+    sampling = request.sampling
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_k, sampling.top_p) == (4, 0.5, 3, 0.9)
+    assert (sampling.stop, sampling.stop_token_ids) == (("x",), (2,))
+
+
+def test_columns_stand_at_the_tokens_that_they_are_of() -> None:
+    rollout = rollout_of(ITEM, SAMPLE, "rollout-0")
+    sequence = decode(rollout.sequence)
+    assert sequence.tokens.tolist() == [5, 6, 8, 2]
+    assert sequence.token("loss_mask").tolist() == [0, 0, 1, 1]
+    assert sequence.token("behaviour_logprobs").tolist() == [0.0, 0.0, -0.5, -0.25]
+    assert sequence.token("engine_logprobs").tolist() == [0.0, 0.0, -0.75, -0.5]
+    assert sequence.token("weight_version").tolist() == [-1, -1, 4, 5]
+    assert rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH
+    assert (rollout.response, rollout.sample, rollout.attempt, rollout.fence) == ("h", 1, 1, 3)
+
+
+def test_every_copy_of_a_sample_has_the_same_message_id_and_other_attempts_another() -> None:
+    first, copy = rollout_of(ITEM, SAMPLE, "rollout-0"), rollout_of(ITEM, SAMPLE, "rollout-1")
+    assert message_id(first) == message_id(copy)
+    again = rollout_pb2.WorkItem()
+    again.CopyFrom(ITEM)
+    again.attempt = 2
+    assert message_id(rollout_of(again, SAMPLE, "rollout-0")) != message_id(first)
+
+
+def test_a_failure_is_a_result_that_says_why() -> None:
+    failed = failure_of(ITEM, "the prompt has 9 tokens", "rollout-0")
+    assert failed.finish_reason == rollout_pb2.FINISH_REASON_FAILED
+    assert (failed.error, failed.group_id, failed.attempt) == ("the prompt has 9 tokens", "0/7", 1)

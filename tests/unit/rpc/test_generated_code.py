@@ -1,0 +1,24 @@
+"""sdk/kubealign/v1 is what `make protos` makes of protos/."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_generated_code_is_current(tmp_path: Path) -> None:
+    protos = ROOT / "protos"
+    files = sorted(str(path.relative_to(protos)) for path in protos.rglob("*.proto"))
+    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", "-I", ".", *outputs, *files],
+        cwd=protos,
+        check=True,
+        timeout=60,
+    )
+    made = {path.name: path.read_text() for path in (tmp_path / "kubealign/v1").iterdir()}
+    kept = {path.name: path.read_text() for path in (ROOT / "sdk/kubealign/v1").glob("*_pb2*.py*")}
+    assert made.keys() == kept.keys()
+    stale = [name for name, text in made.items() if kept[name] != text]
+    assert not stale, f"{stale} are not what the protos say: run make protos"

@@ -1,0 +1,62 @@
+"""The contract's own word on who may call what."""
+
+import pytest
+from google.protobuf import descriptor_pool
+
+from kubealign.process import Role
+from kubealign.security.authority import identity_of
+from kubealign.v1 import critic_pb2, driver_pb2, rollout_pb2, scoring_pb2, trainer_pb2
+from kubealign_services.rpc.access import refusal_of, role_of, roles_of
+
+FILES = [critic_pb2, driver_pb2, rollout_pb2, scoring_pb2, trainer_pb2]
+
+
+def test_the_contract_is_read() -> None:
+    assert roles_of("/kubealign.v1.Trainer/TrainStep") == {"driver"}
+    assert roles_of("/kubealign.v1.Trainer/FetchWeights") == {"rollout", "reference"}
+    assert roles_of("/kubealign.v1.Driver/Progress") == {"runner"}
+
+
+def test_every_method_names_roles_that_exist() -> None:
+    known = {str(role) for role in Role}
+    seen = 0
+    for file in FILES:
+        for service in file.DESCRIPTOR.services_by_name.values():
+            for method in service.methods:
+                roles = roles_of(f"/{service.full_name}/{method.name}")
+                assert roles and roles <= known, (service.full_name, method.name, roles)
+                seen += 1
+    assert seen >= 20
+
+
+def test_without_the_option_no_one_may() -> None:
+    # A method of a foreign contract that is loaded in every process, and one that nobody has.
+    pool = descriptor_pool.Default()
+    assert pool.FindMethodByName("kubealign.v1.Trainer.TrainStep") is not None
+    assert roles_of("/kubealign.v1.Trainer/Destroy") == frozenset()
+    assert "the contract lets no role" in refusal_of("/kubealign.v1.Trainer/Destroy", "driver")
+
+
+def test_the_refusal_says_who_came_and_who_may() -> None:
+    assert refusal_of("/kubealign.v1.Trainer/TrainStep", "driver") == ""
+    text = refusal_of("/kubealign.v1.Trainer/FetchWeights", "reward")
+    assert (
+        text == "the role reward may not call /kubealign.v1.Trainer/FetchWeights: only reference, rollout may"
+    )
+    assert "names no role" in refusal_of("/kubealign.v1.Trainer/TrainStep", None)
+
+
+@pytest.mark.parametrize("role", [*map(str, Role), None])
+def test_health_and_reflection_are_open(role: str | None) -> None:
+    assert refusal_of("/grpc.health.v1.Health/Check", role) == ""
+    assert refusal_of("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", role) == ""
+
+
+def test_the_role_is_read_from_the_identity_alone() -> None:
+    identity = identity_of("sums", Role.REWARD).encode()
+    assert role_of([b"localhost", identity, b"127.0.0.1"]) == "reward"
+    assert role_of([b"driver", b"localhost"]) is None
+    assert role_of([b"spiffe://elsewhere/sums/driver"]) is None
+    assert role_of([b"spiffe://kubealign/driver"]) is None
+    assert role_of([b"spiffe://kubealign/a/b/driver"]) is None
+    assert role_of([]) is None

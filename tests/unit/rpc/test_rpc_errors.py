@@ -1,0 +1,81 @@
+"""Exceptions keep their name and message over the wire."""
+
+import errno
+
+import grpc
+import pytest
+
+from kubealign_services.batch.codec import CorruptBatch
+from kubealign_services.rpc.errors import (
+    InvalidRequest,
+    NotFound,
+    OutOfOrder,
+    Refused,
+    RemoteFailure,
+    StaleFence,
+    Status,
+    StorageFull,
+    Unreachable,
+    exception_of,
+    status_of,
+)
+from kubealign_services.training.contract import NonFiniteLoss
+
+Code = grpc.StatusCode
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (StaleFence, Code.FAILED_PRECONDITION),
+        (OutOfOrder, Code.FAILED_PRECONDITION),
+        (InvalidRequest, Code.INVALID_ARGUMENT),
+        (NotFound, Code.NOT_FOUND),
+        (CorruptBatch, Code.DATA_LOSS),
+        (NonFiniteLoss, Code.ABORTED),
+        (StorageFull, Code.RESOURCE_EXHAUSTED),
+        (Refused, Code.PERMISSION_DENIED),
+    ],
+)
+def test_both_ways(kind: type[Exception], code: grpc.StatusCode) -> None:
+    status = status_of(kind("fence 3 is older than 4"))
+    assert status == Status(code, kind.__name__, "fence 3 is older than 4")
+    again = exception_of(status)
+    assert type(again) is kind
+    assert str(again) == "fence 3 is older than 4"
+
+
+def test_a_subclass_travels_as_what_it_is_a_kind_of() -> None:
+    class Mangled(CorruptBatch):
+        pass
+
+    assert status_of(Mangled("x")).kind == "CorruptBatch"
+
+
+def test_a_full_disk_is_named() -> None:
+    status = status_of(OSError(errno.ENOSPC, "No space left on device", "/runs/commits/7"))
+    assert status.code is Code.RESOURCE_EXHAUSTED
+    assert "/runs/commits/7" in status.message
+    assert isinstance(exception_of(status), StorageFull)
+    assert status_of(OSError(errno.EIO, "Input/output error")).code is Code.INTERNAL
+
+
+def test_the_unknown_is_internal_and_says_its_type() -> None:
+    status = status_of(KeyError("advantages"))
+    assert status == Status(Code.INTERNAL, "", "KeyError: 'advantages'")
+    again = exception_of(status)
+    assert type(again) is RemoteFailure
+    assert str(again) == "KeyError: 'advantages'"
+
+
+def test_what_grpc_itself_says() -> None:
+    assert type(exception_of(Status(Code.UNAVAILABLE, "", "gone"))) is Unreachable
+    assert type(exception_of(Status(Code.UNAUTHENTICATED, "", "who"))) is Refused
+    unknown = exception_of(Status(Code.UNIMPLEMENTED, "", "Method not found!"))
+    assert type(unknown) is RemoteFailure
+    assert str(unknown) == "UNIMPLEMENTED: Method not found!"
+
+
+def test_an_unknown_kind_falls_back_on_its_code() -> None:
+    """A newer peer may have kinds that we do not know."""
+    assert type(exception_of(Status(Code.INVALID_ARGUMENT, "NewerKind", "x"))) is InvalidRequest

@@ -1,0 +1,132 @@
+"""What a reward function may take and give, in the process that calls it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kubealign_services.scoring.child import Refused, call, load
+from kubealign_services.scoring.protocol import Failure
+
+TWO = (["p", "q"], ["r", "s"])
+
+
+def refusal(function: Callable[..., Any], columns: dict[str, list[Any]] | None = None) -> Refused:
+    with pytest.raises(Refused) as caught:
+        call(function, *TWO, columns or {})
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[1, 2.0], (1, 2), np.array([1.0, 2.0]), torch.tensor([1, 2]), [np.float32(1), torch.tensor(2.0)]],
+)
+def test_lists_arrays_and_their_scalars_are_numbers(given: Any) -> None:
+    assert call(lambda prompts, responses: given, *TWO, {}) == [1.0, 2.0]
+
+
+def test_booleans_are_one_and_zero() -> None:
+    assert call(lambda prompts, responses, **columns: [True, False], *TWO, {"x": [0, 0]}) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([1.0], "returned 1 rewards for 2 responses"),
+        ([1.0, float("nan")], "returned nan for response 1; a reward is a finite number"),
+        ([float("-inf"), 1], "returned -inf for response 0"),
+        ([10**400, 1], "returned inf for response 0"),
+        (["1", 2], "returned '1' (str) for response 0, not a number"),
+        ([None, 2], "returned None (NoneType) for response 0, not a number"),
+        (None, "returned None (NoneType), not a list of 2 numbers"),
+        (0.5, "returned 0.5 (float), not a list of 2 numbers"),
+        (torch.zeros(2, 2), "returned [0.0, 0.0] (list) for response 0, not a number"),
+        ([torch.zeros(2), 1], "not one number"),
+    ],
+)
+def test_anything_else_is_refused_with_its_place(given: Any, said: str) -> None:
+    refused = refusal(lambda prompts, responses: given)
+    assert refused.kind is Failure.BAD
+    assert said in str(refused)
+
+
+def test_a_function_gets_the_columns_it_names() -> None:
+    seen: dict[str, Any] = {}
+
+    def named(prompts: list[str], responses: list[str], answer: list[int], *, weight: int = 3) -> list[float]:
+        seen.update(answer=answer, weight=weight)
+        return [0, 0]
+
+    call(named, *TWO, {"answer": [1, 2], "other": [5, 6]})
+    assert seen == {"answer": [1, 2], "weight": 3}
+
+
+def test_a_column_called_as_a_parameter_does_not_collide() -> None:
+    seen: dict[str, Any] = {}
+
+    def every(prompts: list[str], responses: list[str], **columns: Any) -> list[float]:
+        seen.update(columns)
+        return [0, 0]
+
+    call(every, *TWO, {"prompts": [1, 2], "responses": [3, 4], "answer": [5, 6]})
+    assert seen == {"answer": [5, 6]}
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    refused = refusal(lambda prompts, responses, answer: [0, 0], {"reply": [1, 2]})
+    assert (refused.kind, "'answer'" in str(refused), "reply" in str(refused)) == (Failure.BAD, True, True)
+
+
+def test_a_function_of_one_argument_is_no_reward() -> None:
+    assert "takes (response)" in str(refusal(lambda response: [0, 0]))
+
+
+def test_what_it_raises_is_told_with_the_line() -> None:
+    def raises(prompts: list[str], responses: list[str]) -> list[float]:
+        return [int("seven"), 1]
+
+    refused = refusal(raises)
+    assert refused.kind is Failure.RAISED
+    assert "raised on 2 responses: ValueError: invalid literal" in str(refused)
+    assert 'return [int("seven"), 1]' in str(refused)
+
+
+def test_a_file_says_what_it_defines(tmp_path: Path) -> None:
+    file = tmp_path / "my_rewards.py"
+    file.write_text(
+        "from math import sqrt\ndef exact(p, r): return [1]\ndef _own(): ...\ndef short(p, r): return [0]\n"
+    )
+    assert load({"file": str(file), "name": "short"})("p", "r") == [0]
+    with pytest.raises(Refused, match=r"is not defined there; it defines: exact, short"):
+        load({"file": str(file), "name": "reward"})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import no_such_thing\n", "ModuleNotFoundError: No module named 'no_such_thing'"),
+        ("def f(:\n", "SyntaxError"),
+        ("raise SystemExit(3)\n", "SystemExit: 3"),
+        ("x = 1 / 0\n", "line 1: x = 1 / 0"),
+    ],
+)
+def test_a_file_that_cannot_be_imported(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "broken_reward.py"
+    file.write_text(text)
+    with pytest.raises(Refused) as caught:
+        load({"file": str(file), "name": "f"})
+    assert caught.value.kind is Failure.MISSING
+    assert said in str(caught.value)
+
+
+def test_a_module_or_file_that_is_not_there() -> None:
+    with pytest.raises(
+        Refused, match="cannot be imported: ModuleNotFoundError: No module named 'no_such_package'"
+    ):
+        load({"module": "no_such_package:f"})
+    with pytest.raises(Refused, match=r"there is no file /nowhere/reward\.py"):
+        load({"file": "/nowhere/reward.py", "name": "f"})
+    assert load({"module": "math:fsum"})([1, 2]) == 3

@@ -1,0 +1,103 @@
+"""Tiny models in Hugging Face folders, and an objective that can be worked out by hand."""
+
+# mypy: disable-error-code="no-untyped-call"
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForSequenceClassification
+
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.batch.packed import Batch, pack
+
+VOCABULARY = 41
+
+
+class MeanNegativeLogprob:
+    """-mean of the log-probabilities of the minibatch's predicted tokens."""
+
+    outputs = frozenset({"logprobs"})
+    unit = 1
+
+    def prepare(self, minibatch: Batch) -> None:
+        predicted = (minibatch.positions > 0).double()
+        minibatch.token_columns["share"] = predicted / predicted.sum()
+
+    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
+        assert outputs.logprobs is not None
+        loss = -(outputs.logprobs * microbatch.token("share")).sum()
+        return LossTerms(
+            loss, {"tokens": (microbatch.positions > 0).sum()}, {"longest": microbatch.lengths.max()}
+        )
+
+
+@pytest.fixture(autouse=True)
+def no_process_group_stays() -> Iterator[None]:
+    """bf16 on one rank makes a process group of one, which a role keeps until it ends."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.fixture
+def objective() -> MeanNegativeLogprob:
+    return MeanNegativeLogprob()
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of two layers with grouped key-value heads, weights large enough to tell differences."""
+    return save_causal(_llama_config(), tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="session")
+def tied_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_causal(_llama_config(tie_word_embeddings=True), tmp_path_factory.mktemp("tied"))
+
+
+@pytest.fixture(scope="session")
+def reward_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reward")
+    torch.manual_seed(5)
+    config = _llama_config()
+    config.num_labels, config.pad_token_id = 1, 0
+    LlamaForSequenceClassification(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def make_batch() -> Callable[..., Batch]:
+    def make(*lengths: int, seed: int = 0) -> Batch:
+        generator = torch.Generator().manual_seed(seed)
+        sequences = [torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
+        return pack(sequences, [f"s{i}" for i in range(len(lengths))])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def save_model() -> Callable[..., Path]:
+    return save_causal
+
+
+def save_causal(config: Any, folder: Path) -> Path:
+    torch.manual_seed(7)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def _llama_config(**changes: Any) -> LlamaConfig:
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.2,
+    }
+    return LlamaConfig(**(sizes | changes))

@@ -1,0 +1,80 @@
+"""How minibatches are cut."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.training.torch_backend.microbatches import Microbatch, minibatches, plan_microbatches
+
+
+def test_longest_first_into_the_first_with_room(make_batch: Callable[..., Batch]) -> None:
+    # Longest first: 6, 5, 4, 3, 2. 6 opens A (4 left), 5 opens B (5 left), 4 goes to A (0), 3 to B (2), 2 to
+    # B (0).
+    plan = plan_microbatches(make_batch(2, 3, 4, 5, 6), unit=1, microbatch_tokens=10, ranks=1)
+    assert plan == [[Microbatch([4, 2]), Microbatch([3, 1, 0])]]
+
+
+def test_ranks_are_balanced_by_tokens(make_batch: Callable[..., Batch]) -> None:
+    # 9 to rank 0; 5 to rank 1; 4 to rank 1 (5 < 9); 3 to rank 0 (9 = 9: the lower rank). Loads 12 and 9.
+    plan = plan_microbatches(make_batch(3, 4, 5, 9), unit=1, microbatch_tokens=100, ranks=2)
+    assert plan == [[Microbatch([3, 0])], [Microbatch([2, 1])]]
+
+
+def test_an_idle_rank_runs_the_shortest_unit_uncounted(make_batch: Callable[..., Batch]) -> None:
+    plan = plan_microbatches(make_batch(5, 2), unit=2, microbatch_tokens=100, ranks=2)
+    assert plan == [[Microbatch([0, 1])], [Microbatch([0, 1], counted=False)]]
+
+
+def test_a_unit_longer_than_the_bound_goes_alone(make_batch: Callable[..., Batch]) -> None:
+    assert plan_microbatches(make_batch(30, 1), unit=1, microbatch_tokens=10, ranks=1) == [
+        [Microbatch([0]), Microbatch([1])]
+    ]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=24),
+    unit=st.sampled_from([1, 2, 3]),
+    bound=st.integers(1, 80),
+    ranks=st.integers(1, 5),
+)
+def test_every_unit_once_whole_and_within_the_bound(
+    lengths: list[int], unit: int, bound: int, ranks: int
+) -> None:
+    lengths = lengths * unit
+    batch = pack([[0] * length for length in lengths], [str(i) for i in range(len(lengths))])
+    plan = plan_microbatches(batch, unit, bound, ranks)
+    assert len(plan) == ranks and len({len(share) for share in plan}) == 1
+    counted = [microbatch.sequences for share in plan for microbatch in share if microbatch.counted]
+    assert sorted(i for sequences in counted for i in sequences) == list(range(len(lengths)))
+    for sequences in counted:
+        assert all(
+            sequences[i : i + unit] == list(range(sequences[i], sequences[i] + unit))
+            for i in range(0, len(sequences), unit)
+        )
+        assert len(sequences) == unit or sum(lengths[i] for i in sequences) <= bound
+
+
+def test_minibatches_hold_every_unit_once_an_epoch_in_a_seeded_order(
+    make_batch: Callable[..., Batch],
+) -> None:
+    batch = make_batch(*range(1, 11))
+
+    def order(seed: int) -> list[list[str]]:
+        return [part.sample_ids for part in minibatches(batch, 2, 2, 4, seed)]
+
+    parts = order(3)
+    assert [len(part) for part in parts] == [4, 4, 2, 4, 4, 2]
+    for epoch in (parts[:3], parts[3:]):
+        assert sorted(name for part in epoch for name in part) == sorted(batch.sample_ids)
+    assert all(int(part[i][1:]) + 1 == int(part[i + 1][1:]) for part in parts for i in range(0, len(part), 2))
+    assert parts == order(3) and parts != order(4) and parts[:3] != parts[3:]
+
+
+def test_units_are_never_cut(make_batch: Callable[..., Batch]) -> None:
+    with pytest.raises(ValueError, match="3 sequences does not hold whole units of 2"):
+        plan_microbatches(make_batch(1, 1, 1), 2, 10, 1)
+    with pytest.raises(ValueError, match="minibatches of 3 sequences do not hold whole units of 2"):
+        list(minibatches(make_batch(1, 1), 2, 1, 3, 0))

@@ -1,0 +1,119 @@
+"""Heads and trunks from folders."""
+
+# mypy: disable-error-code="no-untyped-call"
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, LlamaForSequenceClassification
+
+from kubealign.spec.training import HeadInit, Precision
+from kubealign_services.batch.packed import Batch
+from kubealign_services.training.contract import Head
+from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.models import load_model
+from kubealign_services.training.torch_backend.packed_model import PackedTokens
+
+CPU = torch.device("cpu")
+VALUES = frozenset({"values"})
+
+
+def scores_alone(folder: Path, batch: Batch) -> list[torch.Tensor]:
+    """The reward model's head at every token of every sequence, by transformers."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        return [
+            model.score(model.model(tokens[None].long()).last_hidden_state)[0, :, 0]
+            for tokens in batch.tokens.split(batch.lengths.tolist())
+        ]
+
+
+def test_a_score_stands_at_its_token(reward_llama: Path, make_batch: Callable[..., Batch]) -> None:
+    batch = make_batch(6, 1, 9)
+    model = load_model(reward_llama, Head.SCORE)
+    with torch.no_grad():
+        found = model(PackedTokens.of(batch, CPU), VALUES)["values"]
+    torch.testing.assert_close(found, torch.cat(scores_alone(reward_llama, batch)), atol=1e-5, rtol=1e-5)
+
+
+def test_a_value_stands_one_token_on(reward_llama: Path, make_batch: Callable[..., Batch]) -> None:
+    batch = make_batch(6, 1, 9)
+    model = load_model(reward_llama, Head.VALUE, head_init=HeadInit.REWARD_MODEL)
+    with torch.no_grad():
+        found = model(PackedTokens.of(batch, CPU), VALUES)["values"]
+    wanted = [torch.cat([torch.zeros(1), scores[:-1]]) for scores in scores_alone(reward_llama, batch)]
+    torch.testing.assert_close(found, torch.cat(wanted), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("folder", ["llama", "reward_llama"])
+def test_a_value_head_of_zeros(
+    folder: str, request: pytest.FixtureRequest, make_batch: Callable[..., Batch]
+) -> None:
+    model = load_model(request.getfixturevalue(folder), Head.VALUE)
+    batch = make_batch(6, 2)
+    values = model(PackedTokens.of(batch, CPU), VALUES)["values"]
+    assert not values.any()
+    values.sum().backward()
+    assert model.score is not None and model.score.weight.grad is not None
+    assert model.score.weight.grad.any()
+
+
+def test_a_score_head_beside_the_vocabulary(llama: Path, make_batch: Callable[..., Batch]) -> None:
+    batch = make_batch(6, 2)
+    both = frozenset({"values", "logprobs"})
+    found = [
+        load_model(llama, Head.SCORE, seed=seed)(PackedTokens.of(batch, CPU), both) for seed in (1, 1, 2)
+    ]
+    assert found[0].keys() == both
+    assert torch.equal(found[0]["values"], found[1]["values"])
+    assert not torch.equal(found[0]["values"], found[2]["values"])
+
+
+def test_only_what_is_trained_on_is_paid_for(llama: Path, make_batch: Callable[..., Batch]) -> None:
+    batch, outputs = make_batch(4, 3), frozenset({"logprobs", "entropy"})
+    model = load_model(llama, Head.LANGUAGE_MODEL)
+    everywhere = model(PackedTokens.of(batch, CPU), outputs)
+    # Of the first sequence its last two tokens, of the second all: the first token of a sequence has none.
+    batch.token_columns["loss_mask"] = torch.tensor([0, 0, 1, 1, 1, 1, 1], dtype=torch.uint8)
+    packed = PackedTokens.of(batch, CPU)
+    assert packed.chosen.tolist() == [2, 3, 5, 6]
+    for name, column in model(packed, outputs).items():
+        assert everywhere[name][1] != 0
+        torch.testing.assert_close(column[packed.chosen], everywhere[name][packed.chosen])
+        assert not column[[0, 1, 4]].any()
+
+
+def test_the_wrong_folder_is_named(llama: Path, reward_llama: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is a reward model"):
+        load_model(reward_llama, Head.LANGUAGE_MODEL)
+    with pytest.raises(ValueError, match="headInit RewardModel needs a reward model"):
+        load_model(llama, Head.VALUE, head_init=HeadInit.REWARD_MODEL)
+    with pytest.raises(ValueError, match=r"has no config\.json"):
+        load_model(tmp_path, Head.SCORE)
+
+
+def test_a_classifier_of_several_labels_is_no_reward_model(reward_llama: Path, tmp_path: Path) -> None:
+    config = LlamaForSequenceClassification.from_pretrained(reward_llama).config
+    config.num_labels = 3
+    LlamaForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="a classifier with 3 labels; a reward model has 1"):
+        load_model(tmp_path, Head.SCORE)
+
+
+def test_frozen_models_answer_as_the_trained_do(
+    llama: Path, reward_llama: Path, make_batch: Callable[..., Batch]
+) -> None:
+    batch = make_batch(6, 1, 9, 4)
+    reference = FrozenModel.load(llama, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=8).offload()
+    found = reference.forward(batch, frozenset({"logprobs"}))["logprobs"]
+    with torch.no_grad():
+        wanted = load_model(llama, Head.LANGUAGE_MODEL)(PackedTokens.of(batch, CPU), frozenset({"logprobs"}))
+    torch.testing.assert_close(found, wanted["logprobs"], atol=1e-6, rtol=1e-6)
+    reward = FrozenModel.load(reward_llama, Head.SCORE, Precision.FLOAT32, microbatch_tokens=8)
+    scores = reward.forward(batch, VALUES)["values"]
+    torch.testing.assert_close(scores, torch.cat(scores_alone(reward_llama, batch)), atol=1e-5, rtol=1e-5)
+    assert reward.pooling is None
+    half = FrozenModel.load(reward_llama, Head.SCORE, Precision.BFLOAT16, microbatch_tokens=8)
+    assert half.forward(batch, VALUES)["values"].dtype is torch.float32
+    torch.testing.assert_close(half.forward(batch, VALUES)["values"], scores, atol=0.3, rtol=0)
