@@ -102,11 +102,12 @@ bench-operator: cluster-tools ## A thousand jobs at once with simulated pods, an
 	$(RUN)/python -m tests.bench.informer_memory
 
 lock: $(RUN)/uv ## Pin every version again
-	$(RUN)/uv pip compile pyproject.toml --extra services requirements/build.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/services.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services --extra dashboard --extra trackers requirements/build.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/services.txt
 	$(RUN)/uv pip compile pyproject.toml --extra operator -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/operator.txt
+	$(RUN)/uv pip compile pyproject.toml --extra dashboard -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dashboard.txt
 	$(RUN)/uv pip compile requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/build.txt
-	$(RUN)/uv pip compile pyproject.toml --extra services --extra operator --group dev requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dev.txt
-	$(RUN)/uv pip compile pyproject.toml --extra services --group bench requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/bench.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services --extra dashboard --extra trackers --extra operator --group dev requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dev.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services --extra dashboard --extra trackers --group bench requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/bench.txt
 	$(RUN)/uv pip compile --group cluster --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/cluster.txt
 
 clean: ## Remove the environment and all runs
