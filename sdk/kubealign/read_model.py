@@ -67,6 +67,11 @@ class Sample:
     group_id: str = ""
     #: What it was sampled for: training, or validation.
     purpose: str = ""
+    #: The response's tokens, each as the text that it adds; empty where they were not kept.
+    tokens: tuple[str, ...] = ()
+    #: Name -> a number for each of `tokens` (None: not known): logprobs, trainer_logprobs, logprob_gap, kl,
+    #: advantages, values.
+    token_values: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
 
 
 class ReadModel:

@@ -1,0 +1,1 @@
+"""Talking to what runs jobs: a cluster, or this machine."""
