@@ -131,3 +131,17 @@ def test_a_job_waits_for_the_one_that_it_needs(
     assert team.phases() == {"two": "Pending"}
     team.apply(sft("one"))
     team.until_phase("two", "Succeeded")
+
+
+def test_jobs_that_wait_for_one_another_say_so(
+    team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    simulated.behave = finishing
+    ring = {"one": "two", "two": "three", "three": "one"}
+    for name, needed in ring.items():
+        team.apply(rloo(name, policy={"model": {"job": {"name": needed}}}))
+    team.until(_says(team, "one", "waits for itself: one needs two needs three needs one"), "the way in one")
+    team.until(_says(team, "three", "three needs one needs two needs three"), "the way in three")
+    team.control_plane.kubectl("delete", "aj/three", "-n", team.namespace)
+    team.apply(sft("three"))
+    team.until_phase("one", "Succeeded")

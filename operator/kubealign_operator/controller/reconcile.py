@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from kubealign.roles import Process
+from kubealign.spec.status import JobPhase
 from kubealign_operator.controller.acting import Actor, Stale
 from kubealign_operator.controller.cache import HeldJob, Jobs, Pods
+from kubealign_operator.controller.circles import circle
 from kubealign_operator.controller.existence import Existence
 from kubealign_operator.controller.failures import ApiAway, ApiFailure, NotLeading
 from kubealign_operator.controller.metrics import Metrics
@@ -123,8 +125,14 @@ class Reconciler:
             objects=objects,
             refusals=self._refusals.of(held.uid),
             dependencies={name: job_view(found.job) if found else None for name, found in needed.items()},
+            circle=circle(key.name, lambda name: self._awaited(Key(key.namespace, name))),
             progress=self._progress.of(held.uid),
         )
+
+    def _awaited(self, key: Key) -> frozenset[str]:
+        """The jobs that one waits for, or would."""
+        held = self._jobs.get(key)
+        return frozenset() if held is None or held.phase == JobPhase.SUCCEEDED else frozenset(held.needs)
 
     def _failed(self, key: Key, reason: str, at_least: float = 0.0) -> None:
         self._metrics.failed(reason)

@@ -124,4 +124,6 @@ class Observed:
     refusals: Mapping[str, str] = field(default_factory=dict)
     #: Name -> the job that this one depends on; None: there is no such job.
     dependencies: Mapping[str, JobView | None] = field(default_factory=dict)
+    #: The job's name, those that it waits for one after the other, and its name again; empty: no circle.
+    circle: tuple[str, ...] = ()
     progress: Progress | None = None

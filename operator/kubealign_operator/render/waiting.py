@@ -58,7 +58,12 @@ def resolved(look: Look, job: AlignmentJob) -> list[Dependency] | Cause | str:
                     "DependencyFailed", f"job {name} succeeded, but does not say where its result lies"
                 )
             found.append(result)
-    return "waits for " + " and ".join(missing) if missing else found
+    if not missing:
+        return found
+    if look.observed.circle:
+        chain = " needs ".join(look.observed.circle)
+        return f"waits for itself: {chain}; none of them can start: delete one and name another model in it"
+    return "waits for " + " and ".join(missing)
 
 
 def waits_for_jobs(message: str) -> Decision:

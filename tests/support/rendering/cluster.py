@@ -35,6 +35,7 @@ class Cluster:
     objects: set[tuple[str, str]] = field(default_factory=set)
     refusals: dict[str, str] = field(default_factory=dict)
     dependencies: dict[str, JobView | None] = field(default_factory=dict)
+    circle: tuple[str, ...] = ()
     progress: Progress | None = None
     platform: Platform = PLATFORM
     #: Names of the pods that were made, in their order.
@@ -53,6 +54,7 @@ class Cluster:
             objects=frozenset(self.objects),
             refusals=dict(self.refusals),
             dependencies=dict(self.dependencies),
+            circle=self.circle,
             progress=self.progress,
         )
 

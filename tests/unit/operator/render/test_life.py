@@ -243,6 +243,20 @@ def test_a_job_waits_for_the_results_it_needs(view: JobView | None, message: str
     ]
 
 
+def test_a_job_that_waits_for_itself_says_by_which_way() -> None:
+    cluster = Cluster(ppo(), dependencies={"sft": JobView("sft", "1")}, circle=("ppo", "sft", "ppo"))
+    cluster.settle()
+    assert cluster.phase == "Pending"
+    assert cluster.message == (
+        "waits for itself: ppo needs sft needs ppo; none of them can start: "
+        "delete one and name another model in it"
+    )
+    # The other one was deleted and came back without the circle.
+    cluster.circle, cluster.dependencies["sft"] = (), _SFT
+    cluster.settle()
+    assert cluster.phase == "Starting"
+
+
 def test_a_job_whose_dependency_failed_fails_with_its_cause() -> None:
     failed = JobView("sft", "1", phase="Failed", message="trainer-0: there is no column prompt")
     cluster = Cluster(ppo(), dependencies={"sft": failed})
