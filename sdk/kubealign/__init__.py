@@ -1,3 +1,104 @@
-"""kubealign: align language models on Kubernetes, or on one machine, from one `AlignmentJob`."""
+"""kubealign: align language models on Kubernetes, or on one machine, from one `AlignmentJob`.
+
+client = kubealign.AlignmentClient.local()      # or .cluster()
+job = client.submit(Path("job.yaml"))
+job.wait()
+model = job.load_result().model
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kubealign import errors
+    from kubealign.client.alignment_client import AlignmentClient
+    from kubealign.client.async_client import AsyncAlignmentClient
+    from kubealign.client.async_job import AsyncJob
+    from kubealign.client.job import Job
+    from kubealign.client.loaded_result import Result
+    from kubealign.client.metrics_table import MetricsTable
+    from kubealign.spec.algorithms import Algorithm
+    from kubealign.spec.data import Data
+    from kubealign.spec.job import AlignmentJob, AlignmentJobSpec, Critic, Metadata, Reference
+    from kubealign.spec.lifecycle import Checkpoint, Lifecycle
+    from kubealign.spec.load import load_jobs
+    from kubealign.spec.models import Model, Policy
+    from kubealign.spec.rewards import Reward
+    from kubealign.spec.rollout import Rollout
+    from kubealign.spec.status import AlignmentJobStatus, JobPhase
+    from kubealign.spec.training import Trainer
+    from kubealign.spec.validation import Validation
 
 __version__ = "0.1.0"
+
+#: Name -> its module. Nothing of it is imported before it is asked for.
+_HOMES = {
+    "AlignmentClient": "kubealign.client.alignment_client",
+    "AlignmentJob": "kubealign.spec.job",
+    "AlignmentJobSpec": "kubealign.spec.job",
+    "AlignmentJobStatus": "kubealign.spec.status",
+    "Algorithm": "kubealign.spec.algorithms",
+    "AsyncAlignmentClient": "kubealign.client.async_client",
+    "AsyncJob": "kubealign.client.async_job",
+    "Checkpoint": "kubealign.spec.lifecycle",
+    "Critic": "kubealign.spec.job",
+    "Data": "kubealign.spec.data",
+    "Job": "kubealign.client.job",
+    "JobPhase": "kubealign.spec.status",
+    "Lifecycle": "kubealign.spec.lifecycle",
+    "Metadata": "kubealign.spec.job",
+    "MetricsTable": "kubealign.client.metrics_table",
+    "Model": "kubealign.spec.models",
+    "Policy": "kubealign.spec.models",
+    "Reference": "kubealign.spec.job",
+    "Result": "kubealign.client.loaded_result",
+    "Reward": "kubealign.spec.rewards",
+    "Rollout": "kubealign.spec.rollout",
+    "Trainer": "kubealign.spec.training",
+    "Validation": "kubealign.spec.validation",
+    "load_jobs": "kubealign.spec.load",
+}
+
+__all__ = [
+    "Algorithm",
+    "AlignmentClient",
+    "AlignmentJob",
+    "AlignmentJobSpec",
+    "AlignmentJobStatus",
+    "AsyncAlignmentClient",
+    "AsyncJob",
+    "Checkpoint",
+    "Critic",
+    "Data",
+    "Job",
+    "JobPhase",
+    "Lifecycle",
+    "Metadata",
+    "MetricsTable",
+    "Model",
+    "Policy",
+    "Reference",
+    "Result",
+    "Reward",
+    "Rollout",
+    "Trainer",
+    "Validation",
+    "__version__",
+    "errors",
+    "load_jobs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        found: Any = import_module("kubealign.errors")
+    elif name in _HOMES:
+        found = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'kubealign' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -13,7 +13,8 @@ def online_figures(rewards: Sequence[str], *, critic: bool, kl_in_loss: bool) ->
     """The names, from the first column of the page's tables, of a job that samples and measures a KL.
 
     critic: PPO; without one the groups' rewards are compared (RLOO, GRPO)."""
-    rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    figures, _, _ = PAGE.read_text().partition("\n## Heartbeats")
+    rows = [line.split("|")[1] for line in figures.splitlines() if line.startswith("| `")]
     names = {name for row in rows for name in re.findall(r"`([^`]+)`", row) if not name.startswith(OFFLINE)}
     names |= {name.replace("NAME", reward) for name in names for reward in rewards}
     names = {name for name in names if "NAME" not in name}

@@ -7,9 +7,9 @@ def circle(name: str, needs: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
     """The shortest way from a job back to itself, as `a, b, a` when a needs b and b needs a; empty where
     there is none. `needs`: the jobs that a job waits for."""
     seen = {name}
-    ways = [(name,)]
+    ways: list[tuple[str, ...]] = [(name,)]
     while ways:
-        longer = []
+        longer: list[tuple[str, ...]] = []
         for way in ways:
             for following in sorted(needs(way[-1])):
                 if following == name:

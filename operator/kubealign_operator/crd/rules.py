@@ -20,6 +20,7 @@ from kubealign.spec.pod_template import (
 from kubealign.spec.pod_volumes import RESERVED_FOLDERS, RESERVED_VOLUMES, Volume, VolumeMount
 from kubealign.spec.rewards import Reward
 from kubealign.spec.rollout import Rollout, Sampling
+from kubealign.spec.trackers import MEMBERS, Tracker
 from kubealign.spec.validation import EarlyStopping, Target, ValidationScore
 from kubealign_operator.crd.rule import Rule, text
 
@@ -120,6 +121,7 @@ _OWN: dict[type[BaseModel], list[Rule]] = {
         *_NAMES,
     ],
     ValidationScore: _NAMES,
+    Tracker: one_of([alias(Tracker, name) for name in MEMBERS], "tensorBoard: {}"),
     EarlyStopping: [
         Rule(
             "self.metric.startsWith('val/')",

@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Any
 
+from kubealign.last_words import short
 from kubealign.spec.status import AlignmentJobStatus, Condition, ConditionStatus, JobPhase
 from kubealign_operator.render.decision import ACCEPTED, READY, Decision, Said
-from kubealign_operator.render.last_words import short
 from kubealign_operator.render.look import Look
 from kubealign_operator.render.past import condition_of
 from kubealign_operator.render.rendered import Event, EventType, Rendered

@@ -4,9 +4,9 @@ import signal
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from kubealign.last_words import last_words, short
 from kubealign.process import Exit
 from kubealign_operator.render import pod_state
-from kubealign_operator.render.last_words import last_words, short
 from kubealign_operator.render.observed import PodView
 
 #: A pod that a node has taken and that has not begun by then has something in its way that its status does

@@ -1,24 +1,21 @@
 """What the objects of a job are called, and what they are labelled with."""
 
+from kubealign.labels import APP as APP
+from kubealign.labels import ATTEMPT_LABEL as ATTEMPT_LABEL
+from kubealign.labels import FIELD_MANAGER as FIELD_MANAGER
+from kubealign.labels import GROUP_LABEL as GROUP_LABEL
+from kubealign.labels import JOB_LABEL as JOB_LABEL
+from kubealign.labels import KUBEALIGN as KUBEALIGN
+from kubealign.labels import MAIN as MAIN
+from kubealign.labels import MANAGED_BY as MANAGED_BY
+from kubealign.labels import PROCESS_LABEL as PROCESS_LABEL
+from kubealign.labels import ROLE_LABEL as ROLE_LABEL
+from kubealign.labels import UID_LABEL as UID_LABEL
 from kubealign.process import Role
 from kubealign.roles import Process
-from kubealign.spec.job import GROUP
 
-#: The container of every pod of a job.
-MAIN = "main"
 NATS = "nats"
 DRIVER = "driver"
-FIELD_MANAGER = "kubealign"
-
-MANAGED_BY = "app.kubernetes.io/managed-by"
-APP = "app.kubernetes.io/name"
-KUBEALIGN = "kubealign"
-JOB_LABEL = f"{GROUP}/job"
-UID_LABEL = f"{GROUP}/job-uid"
-GROUP_LABEL = f"{GROUP}/group"
-PROCESS_LABEL = f"{GROUP}/process"
-ROLE_LABEL = f"{GROUP}/role"
-ATTEMPT_LABEL = f"{GROUP}/attempt"
 
 #: What a watch of all that belongs to jobs selects.
 OWNED_SELECTOR = f"{MANAGED_BY}={KUBEALIGN},{JOB_LABEL}"

@@ -14,7 +14,7 @@ from kubealign_operator.render.scene import Scene
 
 def network_policy(scene: Scene) -> dict[str, Any]:
     """In: from the job itself, and to the metrics, which ask for a certificate. Out: to the job itself, DNS
-    and Redis; anywhere only where something is fetched from a hub."""
+    and Redis; anywhere only where something is fetched from a hub, or figures are sent to a tracker."""
     pods = {"podSelector": {"matchLabels": {names.UID_LABEL: scene.uid}}}
     dns = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
     egress: list[dict[str, Any]] = [
@@ -36,9 +36,14 @@ def network_policy(scene: Scene) -> dict[str, Any]:
                     "ports": [{"protocol": "TCP", "port": METRICS_PORT}],
                 },
             ],
-            "egress": [{}] if fetches(scene.job) else egress,
+            "egress": [{}] if fetches(scene.job) or tracks(scene.job) else egress,
         },
     }
+
+
+def tracks(job: AlignmentJob) -> bool:
+    """Whether its driver sends figures out of the cluster's own."""
+    return any(tracker.online for tracker in job.spec.trackers)
 
 
 def fetches(job: AlignmentJob) -> bool:

@@ -92,6 +92,8 @@ class ListQuery:
 
     #: None: of every namespace.
     namespace: str | None = None
+    #: Where `namespace` is None: of these alone; empty: of every one.
+    namespaces: frozenset[str] = frozenset()
     #: As kubectl's -l: `a=b,c!=d,e in (f,g),h,!i`.
     label_selector: str = ""
     #: Part of the name, whatever its case.

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import select
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerProcess
@@ -36,6 +37,8 @@ class Child:
         #: Size of the log, in bytes, when the process was started.
         self.log_start = log_start
         self.pid: int = process.pid or 0
+        #: Seconds since the epoch.
+        self.started_at = time.time()
         self._process = process
         self._thread = thread
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()

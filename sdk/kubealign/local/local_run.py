@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from kubealign.local.control import control_server
 from kubealign.local.disk import filled_up, no_room_message
+from kubealign.local.event_log import EventLog, EventType
 from kubealign.local.failure import RunFailed, RunRefused
 from kubealign.local.fork_server import ForkServer
 from kubealign.local.interruption import Interruption
@@ -73,7 +74,8 @@ class LocalRun:
         self._results = dict(results or {})
         self._processes = list(roles(job) if processes is None else processes)
         self._lifecycle = job.spec.lifecycle
-        self._supervisor = Supervisor(self._lifecycle.max_restarts, display.say, ready_seconds)
+        self._events = EventLog(folder.events)
+        self._supervisor = Supervisor(self._lifecycle.max_restarts, self._announce, ready_seconds)
         ports = ports or Ports()
         self._nats = KeptServer(NATS, self._nats_server, ports, fork_server, folder)
         self._redis = KeptServer(REDIS, self._redis_server, ports, fork_server, folder)
@@ -91,9 +93,11 @@ class LocalRun:
 
         A job that fails is a status with its cause, not an exception. Raises OSError where the folder cannot
         be written, and RunFailed for a process that the kernel does not let go of."""
-        status = begun(read_status(self._folder.status))
+        before = read_status(self._folder.status)
+        status = begun(before)
         self._make_folder()
         status.write(self._folder.status)
+        self._events.tell("Started" if before is None else "Resumed", f"by process {status.runner}")
         self._display.begin(self._job, self._folder.root)
         phase, message = Phase.FAILED, "the runner itself failed"
         last = Seen()
@@ -119,6 +123,7 @@ class LocalRun:
                 status = ended(status, phase, message, last)
                 # Said first: on a full disk it cannot be written.
                 self._display.end(status)
+                self._tell_end(status)
                 status.write(self._folder.status)
         return status
 
@@ -139,13 +144,25 @@ class LocalRun:
             grace = self._lifecycle.grace_period_seconds
             await asyncio.gather(*(self._supervisor.remove(process.name, grace) for process in removed))
             for process in (*added, *removed):
-                self._display.say(f"{process.name} was {'added' if process in added else 'removed'}")
+                self._say("Scaled", f"{process.name} was {'added' if process in added else 'removed'}")
+
+    def _announce(self, text: str) -> None:
+        self._say("Restarted", text, EventType.WARNING)
+
+    def _say(self, reason: str, text: str, type_: EventType = EventType.NORMAL) -> None:
+        self._display.say(text)
+        self._events.tell(reason, text, type_)
+
+    def _tell_end(self, status: RunStatus) -> None:
+        failed = status.phase is Phase.FAILED
+        message = status.message or f"after {status.step} steps"
+        self._events.tell(status.phase, message, EventType.WARNING if failed else EventType.NORMAL)
 
     def _make_folder(self) -> None:
         from kubealign.security.authority import Authority, write_tls
 
         self._folder.make()
-        self._folder.job.write_text(self._job.model_dump_json(by_alias=True, indent=2) + "\n")
+        self._folder.write_job(self._job.model_dump_json(by_alias=True, indent=2))
         # The bus is a cache: what it held is made again from the last commit.
         shutil.rmtree(self._folder.nats, ignore_errors=True)
         self._folder.nats.mkdir(mode=0o700)
@@ -181,8 +198,8 @@ class LocalRun:
                 raise RunFailed(no_room_message(self._folder.root))
             if not verdict.done():
                 if asked.done():
-                    self._display.say(
-                        "stopping: the driver finishes and commits; Ctrl-C again ends all at once"
+                    self._say(
+                        "Stopping", "stopping: the driver finishes and commits; Ctrl-C again ends all at once"
                     )
                 await self._drain(verdict, interruption)
             if verdict.done() or self._supervisor.decided:

@@ -98,7 +98,7 @@ def _processes(snapshot: Snapshot) -> RenderableType:
             view.name,
             Text(view.state.lower(), style=_STYLES.get(view.state, "yellow")),
             str(view.restarts) if view.restarts else "",
-            *(_cell(said.get(key)) for key in ("version", "running", "waiting")),
+            *(_cell(said.get(key)) for key in ("weight_version", "running", "waiting")),
         )
     more = len(snapshot.processes) - _MOST_PROCESSES
     if more > 0:

@@ -1,24 +1,46 @@
 """The folder of one job's run: what lies where, and one runner at a time."""
 
-import fcntl
+import json
 import os
 import shutil
 import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from secrets import token_hex
+from uuid import uuid4
 
 from kubealign.local.failure import RunRefused
+from kubealign.local.run_lock import RunLock
 
 _MEMORY = Path("/dev/shm")
 
 
+@dataclass(frozen=True)
+class Identity:
+    """What a run is known by for as long as its folder is there."""
+
+    uid: str
+    #: Seconds since the epoch.
+    created_at: float
+    #: Grows with each change of what is asked of the job.
+    generation: int
+
+
 class RunFolder:
-    """RUNS/JOB. `job.json`, `status.json`, `history.jsonl`, `metrics.jsonl` and these folders."""
+    """RUNS/JOB. `job.json`, `status.json`, the lines of `history`, `metrics`, `samples` and `events`, and
+    these folders."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.job = self.root / "job.json"
         self.status = self.root / "status.json"
+        self.identity_file = self.root / "identity.json"
+        #: There while the job is to wait; see `suspend`.
+        self.suspension = self.root / "suspended"
+        self.metrics = self.root / "metrics.jsonl"
+        self.samples = self.root / "samples.jsonl"
+        self.events = self.root / "events.jsonl"
         self.control = self.root / "control.sock"
         self.logs = self.root / "logs"
         self.settings = self.root / "settings"
@@ -45,8 +67,32 @@ class RunFolder:
             folder.mkdir(exist_ok=True)
         for folder in (self.settings, self.tls, self.nats, self.redis):
             folder.mkdir(mode=0o700, exist_ok=True)
+        if not self.identity_file.exists():
+            self._write(Identity(str(uuid4()), time.time(), 1))
 
-    def lock(self) -> "RunLock":
+    def write_job(self, document: str) -> None:
+        """The job as JSON, whole at any moment."""
+        _replace(self.job, document + "\n")
+
+    def identify(self) -> Identity:
+        """A folder from before there were identities has one by its place on the disk."""
+        try:
+            held = json.loads(self.identity_file.read_bytes())
+            return Identity(str(held["uid"]), float(held["created_at"]), int(held["generation"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            there = self.root.stat()
+            return Identity(f"{there.st_dev:08x}-{there.st_ino:016x}", there.st_ctime, 1)
+
+    def change(self) -> None:
+        """What is asked of the job has changed: it is of another generation."""
+        identity = self.identify()
+        self._write(replace(identity, generation=identity.generation + 1))
+
+    def suspend(self, runner: int) -> None:
+        """The job is to wait; process `runner` was told so (0: none runs)."""
+        _replace(self.suspension, f"{runner}\n")
+
+    def lock(self) -> RunLock:
         return RunLock(self._lock, self.root)
 
     def delete(self) -> None:
@@ -58,6 +104,9 @@ class RunFolder:
                 )
             self.release_memory()
             shutil.rmtree(self.root)
+
+    def _write(self, identity: Identity) -> None:
+        _replace(self.identity_file, json.dumps(asdict(identity)) + "\n")
 
     def claim_memory(self) -> Path:
         """A fresh folder on a memory file system, for weights. One that a killed runner left is removed."""
@@ -77,32 +126,7 @@ class RunFolder:
             self._memory_record.unlink()
 
 
-class RunLock:
-    """Held by one runner at a time; the kernel lets go of it when the runner ends, however it ends."""
-
-    def __init__(self, path: Path, folder: Path) -> None:
-        self._path = path
-        self._folder = folder
-        self._descriptor: int | None = None
-
-    def acquire(self) -> None:
-        """Raises RunRefused, naming the process that has it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
-            raise RunRefused(
-                f"{self._folder} is in use by another kubealign run (process {holder}): "
-                "wait for it, stop it, or choose another --runs-dir"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
-        self._descriptor = descriptor
-
-    def release(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+def _replace(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text)
+    draft.replace(path)

@@ -1,7 +1,7 @@
 """`kubealign run`: the jobs of a file on this machine, one after the other."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from kubealign.local.admission import Admitted, admit, folder_of, results_of
@@ -27,23 +27,40 @@ async def run_jobs(
     display: LinesDisplay,
     processes: Callable[[AlignmentJob], Sequence[Process]] = roles,
     preload: Callable[[Sequence[AlignmentJob]], Sequence[str]] = modules,
+    beside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> int:
     """The exit code of the command: 0, 1 when a job failed, 130 after Ctrl-C. `runs_dir` is absolute.
 
-    `processes` says which a job has, `preload` what is imported ahead of them.
+    `processes` says which a job has, `preload` what is imported ahead of them; `beside` is open meanwhile.
     Raises RunRefused before anything is started, and OSError where the folder cannot be written."""
-    nats_program()
-    redis_program()
+    check_programs()
     interruption = Interruption()
     with _locked(jobs, runs_dir), interruption.by_signals():
         if fresh:
             for job in jobs:
                 folder_of(runs_dir, job.name).delete()
-        admitted = [admit(job, folder_of(runs_dir, job.name)) for job in jobs]
-        waiting = [entry for entry in admitted if not _finished(entry, display)]
-        if not waiting:
-            return 0
-        preloaded = preload([entry.job for entry in waiting])
+        for job in jobs:
+            # Whoever starts it wants it to wait no more.
+            folder_of(runs_dir, job.name).suspension.unlink(missing_ok=True)
+        return await run_locked(jobs, runs_dir, display, interruption, processes, preload, beside)
+
+
+async def run_locked(
+    jobs: Sequence[AlignmentJob],
+    runs_dir: Path,
+    display: LinesDisplay,
+    interruption: Interruption,
+    processes: Callable[[AlignmentJob], Sequence[Process]] = roles,
+    preload: Callable[[Sequence[AlignmentJob]], Sequence[str]] = modules,
+    beside: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> int:
+    """`run_jobs` for whoever holds the locks of these jobs, and has called `check_programs`."""
+    admitted = [admit(job, folder_of(runs_dir, job.name)) for job in jobs]
+    waiting = [entry for entry in admitted if not _finished(entry, display)]
+    if not waiting:
+        return 0
+    preloaded = preload([entry.job for entry in waiting])
+    with beside():
         async with ForkServer(preloaded, runs_dir / "fork-server.log") as fork_server:
             for entry in waiting:
                 run = LocalRun(
@@ -60,6 +77,12 @@ async def run_jobs(
                 if status.phase is not Phase.SUCCEEDED:
                     return FAILED
     return 0
+
+
+def check_programs() -> None:
+    """Raises RunRefused where a server that every job needs is not installed."""
+    nats_program()
+    redis_program()
 
 
 def _finished(entry: Admitted, display: LinesDisplay) -> bool:

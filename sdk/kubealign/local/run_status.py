@@ -34,6 +34,8 @@ class RunStatus(BaseModel):
     step: int = 0
     #: Process id of the runner.
     runner: int
+    #: When the first runner of the job started.
+    first_started_at: float | None = None
     #: When the runner started, and ended.
     started_at: float
     ended_at: float | None = None
@@ -62,11 +64,14 @@ class Seen:
 
 def begun(before: RunStatus | None) -> RunStatus:
     """The status of a run that this process starts now, after an earlier one of the same job."""
+    now = time.time()
+    first = now if before is None else before.first_started_at or before.started_at
     return RunStatus(
+        first_started_at=first,
         phase=Phase.RUNNING,
         step=before.step if before is not None else 0,
         runner=os.getpid(),
-        started_at=time.time(),
+        started_at=now,
         active_seconds=before.active_seconds if before is not None else 0.0,
     )
 

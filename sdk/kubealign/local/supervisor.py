@@ -7,7 +7,7 @@ a single elastic worker.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -72,6 +72,10 @@ class ProcessView:
     state: State
     restarts: int
     pid: int | None
+    #: When it was started, in seconds since the epoch; None: it does not run.
+    started_at: float | None = None
+    #: What it waits for, or why it is started again.
+    message: str = ""
 
 
 @dataclass
@@ -80,6 +84,8 @@ class _Tended:
     state: State = State.WAITING
     restarts: int = 0
     stopping: bool = False
+    #: Why it is started again.
+    cause: str = ""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     children: dict[str, Child] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
@@ -176,15 +182,20 @@ class Supervisor:
 
     def processes(self) -> list[ProcessView]:
         return [
-            ProcessView(
-                member.name,
-                tended.state,
-                tended.restarts,
-                next((c.pid for c in tended.living if c.name == member.name), None),
-            )
-            for tended in self._tended.values()
-            for member in tended.unit.members
+            self._view(tended, member) for tended in self._tended.values() for member in tended.unit.members
         ]
+
+    def _view(self, tended: _Tended, member: Member) -> ProcessView:
+        child = next((child for child in tended.living if child.name == member.name), None)
+        view = ProcessView(member.name, tended.state, tended.restarts, None, message=self._message(tended))
+        return view if child is None else replace(view, pid=child.pid, started_at=child.started_at)
+
+    def _message(self, tended: _Tended) -> str:
+        if tended.state is State.WAITING:
+            late = {other.unit.group for other in self._tended.values() if not other.ready.is_set()}
+            unready = [group for group in tended.unit.after if group in late]
+            return f"waits for {', '.join(unready)}" if unready else ""
+        return tended.cause if tended.state is State.RESTARTING else ""
 
     async def _tend(self, tended: _Tended) -> None:
         unit = tended.unit
@@ -215,6 +226,7 @@ class Supervisor:
             tended.restarts += 1
             tended.state = State.RESTARTING
             delay = backoff.after(healthy_seconds)
+            tended.cause = f"{ended.name} {how_it_ended(code)}; it is started again in {delay:g} s"
             self._announce(
                 f"{ended.name} {how_it_ended(code)}; starting {unit.name} again in {delay:g} s "
                 f"(restart {self._restarts} of {self._max_restarts}; log: {ended.log})"

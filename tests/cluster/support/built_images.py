@@ -50,6 +50,10 @@ RECIPES = {
     for recipe in (
         Recipe("operator", (("python", "-m", "kubealign_operator", "--help"),)),
         Recipe(
+            "dashboard",
+            (("python", "-c", "import kubealign_services.dashboard.__main__"),),
+        ),
+        Recipe(
             "services",
             (
                 ("python", "-c", "import kubealign_services.trainer.main, kubealign_services.rollout.main"),

@@ -20,9 +20,22 @@ VALUES: dict[str, Json] = {
     "plain-redis": {"redis": {"embedded": {"tls": False, "persistence": {"enabled": False}}}},
     "own-secret": {"redis": {"existingSecret": "redis-login"}},
     "dashboard": {
-        "dashboard": {"enabled": True, "image": {"repository": "board", "digest": DIGEST}},
+        "dashboard": {
+            "image": {"repository": "board", "digest": DIGEST},
+            "replicas": 2,
+            "readOnly": True,
+            "tls": {"existingSecret": "board-certificate"},
+            "ingress": {
+                "enabled": True,
+                "className": "nginx",
+                "host": "align.example",
+                "tlsSecret": "public",
+            },
+        },
         "networkPolicy": {"dashboardFrom": [{"namespaceSelector": {}}]},
     },
+    "plain-dashboard": {"dashboard": {"tls": {"enabled": False}}, "rbac": {"dashboardUsers": []}},
+    "no-dashboard": {"dashboard": {"enabled": False}},
     "everything": {
         "fullnameOverride": "align",
         "crds": {"keep": False},

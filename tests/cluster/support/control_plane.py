@@ -61,6 +61,11 @@ class ControlPlane:
         return f"https://{self.host}:{self.port}"
 
     @property
+    def store(self) -> str:
+        """Where etcd answers, to everybody on this machine."""
+        return f"http://127.0.0.1:{self._etcd_port}"
+
+    @property
     def daemons(self) -> list[Daemon]:
         """Its processes, in the order in which they start."""
         return [self.etcd, self.apiserver, self.controller_manager, self.scheduler]

@@ -72,6 +72,11 @@ class Daemon:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """Of the run that ended last; None: it runs, or never did."""
+        return None if self._process is None else self._process.poll()
+
     def start(self) -> None:
         """Start it; its output is appended to its log. Raises DaemonFailed when it runs already."""
         if self.alive:

@@ -36,11 +36,12 @@ def _image(reference: str) -> dict[str, str]:
 
 
 def platform_values() -> dict[str, Any]:
-    """The operator in its own image; Redis and the pods of jobs run this machine's programs."""
+    """The operator in its own image; dashboard, Redis and the pods of jobs run this machine's programs."""
     redis = redis_with_tls()
     return {
         "operator": {"image": _image(OPERATOR)},
         "jobs": {"image": _image(HOST_BIND)},
+        "dashboard": {"image": _image(HOST_BIND)},
         "redis": {
             "embedded": {
                 "image": _image(HOST_BIND),

@@ -1,0 +1,79 @@
+"""One job, and what can be done with it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kubealign.client.job_view import JobView
+from kubealign.client.records import JobEvent, JobRecord, LogLine, ProcessRecord
+from kubealign.read_model import Sample
+from kubealign.spec.status import JobPhase
+
+if TYPE_CHECKING:
+    from kubealign.client.async_client import AsyncAlignmentClient
+    from kubealign.client.loaded_result import Result
+    from kubealign.client.metrics_table import MetricsTable
+
+
+class AsyncJob(JobView):
+    """A job of an AsyncAlignmentClient, whose methods of the same names say more. What changes the job takes
+    what it has become into the handle."""
+
+    def __init__(self, client: "AsyncAlignmentClient", record: JobRecord) -> None:
+        super().__init__(record)
+        self._client = client
+
+    async def refresh(self) -> "AsyncJob":
+        """Ask how it is now; the same handle."""
+        return self._became(await self._client.get(self.name, self.namespace))
+
+    async def wait(
+        self,
+        timeout: float | None = None,
+        on_change: "Callable[[AsyncJob], Awaitable[object] | object] | None" = None,
+        until: str = JobPhase.SUCCEEDED,
+    ) -> "AsyncJob":
+        return self._became(await self._client.wait(self.name, timeout, on_change, until, self.namespace))
+
+    def logs(
+        self,
+        role: str | None = None,
+        process: str | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> AsyncIterator[LogLine]:
+        return self._client.logs(self.name, role, process, follow, tail, self.namespace)
+
+    async def metrics(self) -> "MetricsTable":
+        return await self._client.metrics(self.name, self.namespace)
+
+    async def samples(self, step: int | None = None, count: int = 8) -> Sequence[Sample]:
+        return await self._client.samples(self.name, step, count, self.namespace)
+
+    async def events(self) -> Sequence[JobEvent]:
+        return await self._client.events(self.name, self.namespace)
+
+    async def processes(self) -> Sequence[ProcessRecord]:
+        return await self._client.processes(self.name, self.namespace)
+
+    async def scale(self, replicas: int) -> "AsyncJob":
+        return self._became(await self._client.scale(self.name, replicas, self.namespace))
+
+    async def suspend(self) -> "AsyncJob":
+        return self._became(await self._client.suspend(self.name, self.namespace))
+
+    async def resume(self) -> "AsyncJob":
+        return self._became(await self._client.resume(self.name, self.namespace))
+
+    async def delete(self) -> None:
+        await self._client.delete(self.name, self.namespace)
+
+    async def result(self, into: Path | str | None = None) -> Path:
+        return await self._client.result(self.name, into, self.namespace)
+
+    async def load_result(self, into: Path | str | None = None, **arguments: Any) -> "Result":
+        return await self._client.load_result(self.name, into, self.namespace, **arguments)
+
+    def _became(self, job: "AsyncJob") -> "AsyncJob":
+        self.record = job.record
+        return self

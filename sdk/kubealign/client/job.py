@@ -1,0 +1,79 @@
+"""One job, and what can be done with it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kubealign.client.job_view import JobView
+from kubealign.client.records import JobEvent, JobRecord, LogLine, ProcessRecord
+from kubealign.read_model import Sample
+from kubealign.spec.status import JobPhase
+
+if TYPE_CHECKING:
+    from kubealign.client.alignment_client import AlignmentClient
+    from kubealign.client.loaded_result import Result
+    from kubealign.client.metrics_table import MetricsTable
+
+
+class Job(JobView):
+    """A job of an AlignmentClient, whose methods of the same names say more. What changes the job takes what
+    it has become into the handle."""
+
+    def __init__(self, client: "AlignmentClient", record: JobRecord) -> None:
+        super().__init__(record)
+        self._client = client
+
+    def refresh(self) -> "Job":
+        """Ask how it is now; the same handle."""
+        return self._became(self._client.get(self.name, self.namespace))
+
+    def wait(
+        self,
+        timeout: float | None = None,
+        on_change: "Callable[[Job], object] | None" = None,
+        until: str = JobPhase.SUCCEEDED,
+    ) -> "Job":
+        return self._became(self._client.wait(self.name, timeout, on_change, until, self.namespace))
+
+    def logs(
+        self,
+        role: str | None = None,
+        process: str | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> Iterator[LogLine]:
+        return self._client.logs(self.name, role, process, follow, tail, self.namespace)
+
+    def metrics(self) -> "MetricsTable":
+        return self._client.metrics(self.name, self.namespace)
+
+    def samples(self, step: int | None = None, count: int = 8) -> Sequence[Sample]:
+        return self._client.samples(self.name, step, count, self.namespace)
+
+    def events(self) -> Sequence[JobEvent]:
+        return self._client.events(self.name, self.namespace)
+
+    def processes(self) -> Sequence[ProcessRecord]:
+        return self._client.processes(self.name, self.namespace)
+
+    def scale(self, replicas: int) -> "Job":
+        return self._became(self._client.scale(self.name, replicas, self.namespace))
+
+    def suspend(self) -> "Job":
+        return self._became(self._client.suspend(self.name, self.namespace))
+
+    def resume(self) -> "Job":
+        return self._became(self._client.resume(self.name, self.namespace))
+
+    def delete(self) -> None:
+        self._client.delete(self.name, self.namespace)
+
+    def result(self, into: Path | str | None = None) -> Path:
+        return self._client.result(self.name, into, self.namespace)
+
+    def load_result(self, into: Path | str | None = None, **arguments: Any) -> "Result":
+        return self._client.load_result(self.name, into, self.namespace, **arguments)
+
+    def _became(self, job: "Job") -> "Job":
+        self.record = job.record
+        return self

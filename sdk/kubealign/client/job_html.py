@@ -1,0 +1,50 @@
+"""A job as a notebook shows it. Pure; whatever a job says of itself is text, never markup."""
+
+from html import escape
+
+from kubealign.client.records import JobRecord
+from kubealign.spec.status import JobPhase
+
+_COLOURS = {
+    JobPhase.SUCCEEDED: "#1a7f37",
+    JobPhase.FAILED: "#cf222e",
+    JobPhase.RUNNING: "#0969da",
+    JobPhase.STARTING: "#0969da",
+}
+_OTHER = "#6e7781"
+
+
+def job_html(record: JobRecord) -> str:
+    """Phase, steps as a bar, reward, what it says, and its roles."""
+    status = record.status
+    phase = str(record.phase or "not looked at yet")
+    colour = _COLOURS.get(record.phase, _OTHER) if record.phase is not None else _OTHER
+    parts = [
+        f"<div><b>{escape(record.name)}</b> <span>{escape(record.namespace)}</span> "
+        f"<span style='color:#fff;background:{colour};border-radius:4px;padding:1px 6px'>"
+        f"{escape(phase)}</span> "
+        f"<span>{escape(record.algorithm)}</span></div>"
+    ]
+    if status.max_steps:
+        parts.append(_bar(status.step or 0, status.max_steps, colour))
+    figures = [("reward", status.reward), ("KL", status.kl), ("weights", status.weight_version)]
+    told = [f"{name} {value:.4g}" for name, value in figures if value is not None]
+    if told:
+        parts.append(f"<div>{escape(' · '.join(told))}</div>")
+    if status.message:
+        parts.append(f"<div style='white-space:pre-wrap'>{escape(status.message)}</div>")
+    if status.roles:
+        roles = ", ".join(f"{role.name} {role.ready}/{role.replicas}" for role in status.roles)
+        parts.append(f"<div>{escape(roles)}</div>")
+    return f"<div style='font-family:system-ui,sans-serif;line-height:1.6'>{''.join(parts)}</div>"
+
+
+def _bar(step: int, most: int, colour: str) -> str:
+    done = min(100.0, 100.0 * step / most)
+    return (
+        "<div style='display:flex;align-items:center;gap:8px'>"
+        f"<div role='progressbar' aria-valuenow='{step}' aria-valuemin='0' aria-valuemax='{most}' "
+        "style='width:240px;height:8px;border-radius:4px;background:rgba(127,127,127,.3)'>"
+        f"<div style='width:{done:.1f}%;height:8px;border-radius:4px;background:{colour}'></div></div>"
+        f"<span>step {step} of {most}</span></div>"
+    )

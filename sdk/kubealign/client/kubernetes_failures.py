@@ -1,0 +1,192 @@
+"""What the API server says when it refuses, in the words of this SDK. Pure."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import unquote
+
+from kubealign.client.errors import (
+    Conflict,
+    Forbidden,
+    JobExists,
+    JobInvalid,
+    JobNotFound,
+    KubealignError,
+    NotPossible,
+    Unauthenticated,
+    Unavailable,
+)
+from kubealign.client.kubernetes_resources import JOBS
+from kubealign.spec.errors import SpecError
+
+_INSTALL = "helm install kubealign charts/kubealign -n kubealign-system --create-namespace"
+#: `Invalid value: "held": what is wrong`; an object, or what has the wrong type, is shown by its type alone.
+_HELD = re.compile(
+    r'^(?:Invalid|Unsupported) value: (?P<held>"(?:[^"\\]|\\.)*"|[^\s:]+): (?P<text>.+)$', re.S
+)
+_UNKNOWN = re.compile(r'unknown field "([^"]+)"')
+_BIG_TYPES = ("object", "array", "null")
+#: Said beside the errors that kept the rules from being looked at.
+_UNCHECKED = "some validation rules were not checked"
+_LONGEST = 60
+
+
+class ObjectMissing(NotPossible):
+    """There is no such object of a kind other than jobs."""
+
+
+class WatchExpired(Conflict):
+    """What is asked for lies too far in the past: list again."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of the API, for its errors. `verb` as RBAC has it."""
+
+    verb: str
+    path: str
+
+    @property
+    def _parts(self) -> list[str]:
+        parts = [unquote(part) for part in self.path.strip("/").split("/")]
+        return parts[2:] if parts[0] == "api" else parts[3:]
+
+    @property
+    def namespace(self) -> str:
+        rest = self._parts
+        return rest[1] if len(rest) > 2 and rest[0] == "namespaces" else ""
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """(resource with its subresource, name)."""
+        rest = self._parts[2:] if self.namespace else self._parts
+        resource, name, below = ([*rest, "", ""])[0], ([*rest, "", ""])[1], "/".join(rest[2:3])
+        return f"{resource}/{below}" if below else resource, name
+
+    @property
+    def about_jobs(self) -> bool:
+        return self.path.startswith(f"{JOBS.base}/")
+
+    def __str__(self) -> str:
+        resource, name = self.target
+        where = f" in namespace {self.namespace}" if self.namespace else " in every namespace"
+        return f"{self.verb} {resource}{f' {name}' if name else ''}{where}"
+
+
+def failure(call: Call, status: int, body: bytes, server: str) -> KubealignError:
+    """The error to raise for an answer that is none of success."""
+    told = _status(body)
+    message = str(told.get("message") or body[:300].decode(errors="replace").strip() or _phrase(status))
+    if status == HTTPStatus.UNAUTHORIZED:
+        return Unauthenticated(
+            f"the API server at {server} does not know who asks: the credentials are missing, wrong or "
+            "expired. Log in to the cluster again, or name another context"
+        )
+    if status == HTTPStatus.FORBIDDEN:
+        return _forbidden(call, told, message)
+    if status == HTTPStatus.NOT_FOUND:
+        return _missing(call, told, message)
+    if status == HTTPStatus.CONFLICT:
+        return _conflict(call, told, message)
+    if status == HTTPStatus.GONE:
+        return WatchExpired(f"{call}: {message}")
+    if status in (
+        HTTPStatus.BAD_REQUEST,
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    ):
+        return _invalid(call, told, message)
+    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return Unavailable(
+            f"the API server at {server} could not {call}: {status} {message}; try again later"
+        )
+    return NotPossible(f"the API server at {server} did not {call}: {status} {message}")
+
+
+def _forbidden(call: Call, told: Mapping[str, Any], message: str) -> KubealignError:
+    # Admission plugins (quotas, Pod Security, policies) refuse with the same status as missing rights.
+    if "cannot" not in message and told.get("reason") == "Forbidden" and call.verb in ("create", "patch"):
+        return Forbidden(f"the cluster's rules do not let you {call}: {message}")
+    remedy = (
+        "ask its administrator for the role `edit` there" if call.namespace else "name a namespace of yours"
+    )
+    return Forbidden(f"you may not {call}: {message}; {remedy}")
+
+
+def _missing(call: Call, told: Mapping[str, Any], message: str) -> KubealignError:
+    details = told.get("details") or {}
+    name = str(details.get("name") or "")
+    if details.get("kind") == "namespaces":
+        there = "there is no such namespace in this cluster: name another, or kubectl create namespace"
+        return JobInvalid(
+            f"metadata.namespace: {there} {name}", [SpecError(there, "metadata.namespace", name)]
+        )
+    if not name and call.about_jobs:
+        return NotPossible(
+            f"kubealign is not installed in this cluster: it knows no AlignmentJobs. Install it: {_INSTALL}"
+        )
+    if call.about_jobs:
+        return JobNotFound(f"there is no job {call.target[1] or name} in namespace {call.namespace}")
+    return ObjectMissing(f"{call}: {message}")
+
+
+def _conflict(call: Call, told: Mapping[str, Any], message: str) -> KubealignError:
+    name = str((told.get("details") or {}).get("name") or call.target[1])
+    if told.get("reason") == "AlreadyExists" and call.about_jobs:
+        return JobExists(
+            f"there is a job {name} in namespace {call.namespace} already: choose another name, or "
+            "delete it first"
+        )
+    return Conflict(f"{call}: {message}")
+
+
+def _invalid(call: Call, told: Mapping[str, Any], message: str) -> KubealignError:
+    if not call.about_jobs:
+        return NotPossible(f"{call}: {message}")
+    name = str((told.get("details") or {}).get("name") or call.target[1]) or None
+    errors = list(_causes(told, message, name))
+    text = "\n".join(str(error) for error in errors)
+    return JobInvalid(text or message, errors)
+
+
+def _causes(told: Mapping[str, Any], message: str, job: str | None) -> Iterator[SpecError]:
+    for cause in (told.get("details") or {}).get("causes") or ():
+        said = str(cause.get("message") or "")
+        if "unknown field" in said or said.startswith(_UNCHECKED):
+            continue
+        field = str(cause.get("field") or "")
+        text, held = _taken_apart(said)
+        yield SpecError(
+            text.removeprefix(f"{field} in body "), "" if field == "<nil>" else field, held, job=job
+        )
+    for field in _UNKNOWN.findall(message):
+        remedy = "the kubealign of this cluster has no such field: upgrade it, or remove the field"
+        yield SpecError(remedy, field, job=job)
+
+
+def _taken_apart(text: str) -> tuple[str, str]:
+    """(what is wrong, what was held)."""
+    found = _HELD.match(text)
+    if found is None:
+        return text.removeprefix("Invalid value: "), ""
+    held, said = found["held"], found["text"]
+    by_type = held.strip('"') in _BIG_TYPES or "must be of type" in said
+    return said, "" if by_type else held[:_LONGEST]
+
+
+def _status(body: bytes) -> Mapping[str, Any]:
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "an unknown answer"

@@ -1,0 +1,46 @@
+"""Label selectors as kubectl's -l has them: `a=b,c!=d,e in (f,g),h notin (i),j,!k`."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+from kubealign.client.errors import JobInvalid
+from kubealign.spec.errors import SpecError
+
+#: Says of an object's labels whether it is meant.
+Matches = Callable[[Mapping[str, str]], bool]
+
+_COMMA = re.compile(r",(?![^(]*\))")
+_KEY = r"(?P<key>[A-Za-z0-9]([\w./-]*[A-Za-z0-9])?)"
+_VALUE = r"[\w.-]*"
+_EXISTS = re.compile(rf"(?P<absent>!?)\s*{_KEY}")
+_EQUALS = re.compile(rf"{_KEY}\s*(?P<sign>==?|!=)\s*(?P<value>{_VALUE})")
+_AMONG = re.compile(rf"{_KEY}\s+(?P<sign>in|notin)\s*\(\s*(?P<values>{_VALUE}(\s*,\s*{_VALUE})*)\s*\)")
+
+
+@lru_cache(maxsize=256)
+def label_selector(text: str) -> Matches:
+    """All requirements of the selector together; an empty one is met by everything. Raises JobInvalid."""
+    if not text.strip():
+        return lambda labels: True
+    requirements = [_requirement(part.strip(), text) for part in _COMMA.split(text)]
+    return lambda labels: all(met(labels) for met in requirements)
+
+
+def _requirement(part: str, text: str) -> Matches:
+    if match := _EXISTS.fullmatch(part):
+        key, wanted = match["key"], not match["absent"]
+        return lambda labels: (key in labels) is wanted
+    if match := _EQUALS.fullmatch(part):
+        return _among(match["key"], frozenset({match["value"]}), match["sign"] != "!=")
+    if match := _AMONG.fullmatch(part):
+        values = frozenset(value.strip() for value in match["values"].split(","))
+        return _among(match["key"], values, match["sign"] == "in")
+    message = "cannot be read: write a=b, a!=b, a in (b,c), a notin (b,c), a or !a, parted by commas"
+    error = SpecError(message, "labelSelector", part or text)
+    raise JobInvalid(str(error), [error])
+
+
+def _among(key: str, values: frozenset[str], wanted: bool) -> Matches:
+    # As in Kubernetes, an object without the label is not among them, so it meets != and notin.
+    return lambda labels: (labels.get(key) in values) is wanted

@@ -1,0 +1,83 @@
+"""The logs of a run: a file a process, which may still grow, and may not be there yet."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kubealign.client.local_roles import role_of
+from kubealign.client.records import LogLine
+
+_BLOCK = 262_144
+_SUFFIX = ".log"
+
+
+class GrowingLog:
+    """One process's log, read as far as it goes. `tail`: only the last lines of what is there at first."""
+
+    def __init__(self, path: Path, tail: int | None = None) -> None:
+        self.process = path.name.removesuffix(_SUFFIX)
+        self._path = path
+        self._place = 0 if tail is None else _start_of_last(path, tail)
+        self._half = b""
+
+    def read(self) -> tuple[list[LogLine], bool]:
+        """The next lines that are whole, and whether there may be more at once."""
+        try:
+            with self._path.open("rb") as file:
+                if file.seek(0, 2) < self._place:
+                    # The run was deleted, and another of its name began.
+                    self._place, self._half = 0, b""
+                file.seek(self._place)
+                block = file.read(_BLOCK)
+        except FileNotFoundError:
+            return [], False
+        self._place += len(block)
+        *lines, self._half = (self._half + block).split(b"\n")
+        return [self._line(line) for line in lines], len(block) == _BLOCK
+
+    def rest(self) -> Iterator[LogLine]:
+        """What stands after the last line end."""
+        if self._half:
+            yield self._line(self._half)
+            self._half = b""
+
+    def _line(self, line: bytes) -> LogLine:
+        return LogLine(self.process, line.decode(errors="replace").rstrip("\r"))
+
+
+def log_files(logs: Path, process: str | None, role: str | None) -> Sequence[Path]:
+    """Those that are there, of one process, of a role, or all."""
+    if process is not None:
+        path = logs / f"{process}{_SUFFIX}"
+        wanted = path.parent == logs and path.exists() and role in (None, role_of(process))
+        return [path] if wanted else []
+    return sorted(
+        path for path in logs.glob(f"*{_SUFFIX}") if role in (None, role_of(path.name.removesuffix(_SUFFIX)))
+    )
+
+
+def _start_of_last(path: Path, lines: int) -> int:
+    """Where the last so many lines begin, in bytes."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return 0
+    with file:
+        start = end = file.seek(0, 2)
+        if lines <= 0:
+            return end
+        # The line end of the last line ends no line before it.
+        missing = lines + 1
+        while start > 0:
+            size = min(_BLOCK, start)
+            start -= size
+            file.seek(start)
+            block = file.read(size)
+            stop = len(block)
+            if start + size == end and not block.endswith(b"\n"):
+                missing -= 1
+            while (cut := block.rfind(b"\n", 0, stop)) >= 0:
+                missing -= 1
+                if missing == 0:
+                    return start + cut + 1
+                stop = cut
+        return 0

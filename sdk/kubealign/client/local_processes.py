@@ -1,0 +1,77 @@
+"""The processes of a local run: what its runner says of them, or what is left of them when none runs."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kubealign.client.local_roles import role_of
+from kubealign.client.records import ProcessRecord, ProcessState
+from kubealign.local.run_folder import RunFolder
+from kubealign.process import ProcessSettings
+from kubealign.read_model import ReadModel, ReadModelAway
+from kubealign.roles import roles
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.status import JobPhase
+
+_SERVERS = ("nats", "redis")
+_WITHOUT_RUNNER = {
+    JobPhase.PENDING: ProcessState.WAITING,
+    JobPhase.STARTING: ProcessState.WAITING,
+    JobPhase.SUCCEEDED: ProcessState.FINISHED,
+}
+
+
+def running_processes(
+    told: Sequence[Mapping[str, Any]], heartbeats: Mapping[str, Mapping[str, Any]]
+) -> list[ProcessRecord]:
+    """Of a job whose runner has told what it has. Pure but for the clock."""
+    return [_running(process, heartbeats.get(process["name"], {})) for process in told]
+
+
+def resting_processes(job: AlignmentJob, phase: JobPhase) -> list[ProcessRecord]:
+    """Of a job that has no runner which answers: those that it would have. Pure."""
+    names = [*_SERVERS, *(process.name for process in roles(job))]
+    state = _WITHOUT_RUNNER.get(phase, ProcessState.STOPPED)
+    return [ProcessRecord(name, role_of(name), state) for name in names]
+
+
+async def read_heartbeats(folder: RunFolder, processes: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What each last said, from the Redis of a job that runs; empty where it cannot be asked."""
+    access = _redis(folder.settings)
+    if access is None:
+        return {}
+    try:
+        async with ReadModel(access) as reader:
+            return await reader.heartbeats(processes)
+    except (ReadModelAway, ModuleNotFoundError):
+        return {}
+
+
+def _redis(settings: Path) -> Any:
+    """Any process of the job was told how to reach it."""
+    for path in sorted(settings.glob("[!.]*.json")):
+        try:
+            return ProcessSettings.model_validate_json(path.read_bytes()).redis
+        except (OSError, ValidationError):
+            continue
+    return None
+
+
+def _running(process: Mapping[str, Any], says: Mapping[str, Any]) -> ProcessRecord:
+    name, pid, started = process["name"], process["pid"], process.get("started_at")
+    said = says.get("time")
+    return ProcessRecord(
+        name=name,
+        role=role_of(name),
+        state=ProcessState(process["state"]),
+        restarts=process["restarts"],
+        message=process.get("message", ""),
+        started=None if started is None else datetime.fromtimestamp(started, UTC),
+        says=says,
+        silent_seconds=max(0.0, time.time() - said) if isinstance(said, int | float) else None,
+        where="" if pid is None else str(pid),
+    )

@@ -1,0 +1,166 @@
+"""A local run in the words of Kubernetes. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from kubealign.client.local_index import Stored
+from kubealign.client.local_roles import group_of
+from kubealign.client.records import ProcessState
+from kubealign.local.run_status import RunStatus
+from kubealign.local.standing import Standing
+from kubealign.spec.job import API_VERSION, KIND
+from kubealign.spec.status import (
+    AlignmentJobStatus,
+    Condition,
+    ConditionStatus,
+    JobPhase,
+    Result,
+    RoleStatus,
+)
+
+_READY = (ProcessState.READY, ProcessState.FINISHED)
+
+
+#: {name, state, restarts, pid, ...} of each process; None: no runner answers (yet, or any more).
+Processes: TypeAlias = Sequence[Mapping[str, Any]] | None
+
+
+def refined(stored: Stored, processes: Processes) -> Stored:
+    """Whether a job that has a runner has begun to work, and what keeps it."""
+    status = stored.facts.status
+    if stored.stands.phase is not JobPhase.RUNNING or status is None:
+        return stored
+    stepped = stored.newest is not None and stored.newest.time >= status.started_at
+    states = {str(process["name"]): process["state"] for process in processes or ()}
+    if stepped or states.get("driver") in _READY:
+        return stored
+    late = sorted(name for name, state in states.items() if state not in _READY and name != "driver")
+    message = f"waits for {', '.join(late)}" if late else "its runner has begun"
+    return replace(stored, stands=Standing(JobPhase.STARTING, message))
+
+
+def resource(stored: Stored, document: Mapping[str, Any], processes: Processes = None) -> dict[str, Any]:
+    """Without a resourceVersion. `document`: what job.json holds."""
+    spec = without_nulls(document["spec"])
+    spec.pop("suspend", None)
+    if stored.facts.told is not None and not stored.stands.phase.final:
+        spec["suspend"] = True
+    metadata = {
+        **{name: value for name, value in without_nulls(document["metadata"]).items() if value != {}},
+        "name": stored.name,
+        "namespace": stored.namespace,
+        "uid": stored.uid,
+        "creationTimestamp": _rfc3339(stored.created),
+        "generation": stored.generation,
+    }
+    status = _status(stored, spec, processes)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": metadata,
+        "spec": spec,
+        "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }
+
+
+def without_nulls(held: Any) -> Any:
+    """A document says nothing by a null."""
+    if isinstance(held, Mapping):
+        return {name: without_nulls(value) for name, value in held.items() if value is not None}
+    if isinstance(held, list):
+        return [without_nulls(value) for value in held]
+    return held
+
+
+def _status(stored: Stored, spec: Mapping[str, Any], processes: Processes) -> AlignmentJobStatus:
+    run, stands = stored.facts.status, stored.stands
+    running = stands.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.SUSPENDING)
+    return AlignmentJobStatus(
+        observed_generation=stored.generation,
+        phase=stands.phase,
+        message=stands.message[:4096] or None,
+        step=stored.step,
+        max_steps=spec.get("maxSteps"),
+        reward=_finite(stored.reward),
+        kl=_finite(stored.figures.get("kl/reference")),
+        weight_version=_whole(stored.figures.get("weights/version")),
+        start_time=_time(run.first_started_at or run.started_at) if run is not None else None,
+        completion_time=_time(run.ended_at) if run is not None and stands.phase.final else None,
+        active_since=_time(run.started_at) if run is not None and running else None,
+        active_seconds=run.active_seconds if run is not None else None,
+        restarts=_restarts(processes),
+        roles=_roles(processes),
+        rollout_replicas=_rollout_replicas(processes),
+        conditions=_conditions(stored, run, stands),
+        result=Result(claim_name="", path=str(stored.folder.result)) if _succeeded(stands) else None,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no number for the others."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _whole(value: float | None) -> int | None:
+    finite = _finite(value)
+    return None if finite is None else int(finite)
+
+
+def _succeeded(stands: Standing) -> bool:
+    return stands.phase is JobPhase.SUCCEEDED
+
+
+def _restarts(processes: Processes) -> int | None:
+    """The ranks of a group restart together, and each says so."""
+    if processes is None:
+        return None
+    by_unit: dict[str, int] = {}
+    for process in processes:
+        group = group_of(process["name"])
+        unit = group if group in ("trainer", "critic") else process["name"]
+        by_unit[unit] = max(by_unit.get(unit, 0), process["restarts"])
+    return sum(by_unit.values())
+
+
+def _roles(processes: Processes) -> list[RoleStatus] | None:
+    if processes is None:
+        return None
+    wanted = Counter(group_of(process["name"]) for process in processes)
+    ready = Counter(group_of(process["name"]) for process in processes if process["state"] in _READY)
+    return [RoleStatus(name=group, replicas=count, ready=ready[group]) for group, count in wanted.items()]
+
+
+def _rollout_replicas(processes: Processes) -> int | None:
+    if processes is None:
+        return None
+    return sum(group_of(process["name"]) == "rollout" for process in processes)
+
+
+def _conditions(stored: Stored, run: RunStatus | None, stands: Standing) -> list[Condition] | None:
+    if run is None or not stands.phase.final:
+        return None
+    since = datetime.fromtimestamp(int(run.ended_at or run.started_at), UTC)
+    succeeded = _succeeded(stands)
+    return [
+        Condition(
+            type=kind,
+            status=ConditionStatus.TRUE if so else ConditionStatus.FALSE,
+            reason=str(stands.phase),
+            message=stands.message if so else "",
+            last_transition_time=since,
+            observed_generation=stored.generation,
+        )
+        for kind, so in (("Complete", succeeded), ("Failed", not succeeded))
+    ]
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(int(seconds), UTC)
+
+
+def _rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,206 @@
+"""This machine as a site: each job has a folder of runs/, and while it runs a runner of its own.
+
+The same folders are used by `kubealign run`; what that command has started is seen and steered here too.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kubealign.client import local_life
+from kubealign.client.errors import Conflict, JobNotFound, NotPossible
+from kubealign.client.local_figures import read_metrics, read_samples
+from kubealign.client.local_log_stream import log_stream
+from kubealign.client.local_logs import log_files
+from kubealign.client.local_patch import Plan, plan
+from kubealign.client.local_processes import read_heartbeats, resting_processes, running_processes
+from kubealign.client.local_reading import RunReader
+from kubealign.client.local_submission import admit_submission, submit
+from kubealign.client.local_watch import Watches
+from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
+from kubealign.local import control
+from kubealign.local.event_log import EventLog
+from kubealign.local.failure import RunRefused
+from kubealign.local.run_folder import RunFolder
+from kubealign.read_model import BEGINNING, Sample, StepMetrics
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.status import JobPhase
+
+NAMESPACE = "default"
+_WITH_RUNNER = (JobPhase.STARTING, JobPhase.RUNNING)
+
+
+class LocalSite:
+    """Implements kubealign.client.site.Site over the folders of `runs_dir`. File paths in what is handed in
+    are taken from the present working directory."""
+
+    kind = "local"
+    namespace = NAMESPACE
+
+    def __init__(self, runs_dir: Path) -> None:
+        self._runs_dir = runs_dir.absolute()
+        self._reader = RunReader(self._runs_dir)
+        self._watches = Watches(self._reader.record)
+
+    async def create(self, resource: Mapping[str, Any], *, dry_run: bool = False) -> JobRecord:
+        """The job begins at once, or when the results that it builds on are there."""
+        job = admit_submission(resource, Path.cwd())
+        told = await asyncio.to_thread(submit, job, self._runs_dir, dry_run=dry_run)
+        if told is not None:
+            return told
+        self._reader.forget()
+        return await self._reader.record(JobRef(job.metadata.namespace, job.name))
+
+    async def get(self, ref: JobRef) -> JobRecord:
+        return await self._reader.record(ref)
+
+    async def list(self, query: ListQuery) -> JobPage:
+        return await self._reader.page(query)
+
+    async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
+        asked = plan(await self._reader.record(ref), patch, Path.cwd())
+        if asked.replicas is not None:
+            await self._scale_running(ref, asked.replicas)
+        await self._write(ref, asked)
+        if asked.suspended is not None:
+            await self.suspend(ref, asked.suspended)
+        return await self._changed(ref)
+
+    async def delete(self, ref: JobRef) -> None:
+        stored = await self._reader.stored(ref)
+        await local_life.end(ref, stored.folder)
+        await asyncio.to_thread(_delete, ref, stored.folder)
+        self._reader.forget()
+
+    async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
+        record = await self._reader.record(ref)
+        if not record.job.spec.samples:
+            raise NotPossible(f"{ref} has no rollout workers: {record.algorithm} does not sample")
+        return await self.patch(ref, {"spec": {"rollout": {"replicas": replicas}}})
+
+    async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:
+        stored = await self._reader.stored(ref)
+        phase = stored.stands.phase
+        if phase.final:
+            raise Conflict(f"{ref} is over ({phase}): there is nothing to suspend or resume")
+        waits = phase in (JobPhase.SUSPENDING, JobPhase.SUSPENDED)
+        if suspended and (not waits or stored.facts.told is None):
+            await local_life.tell_to_stop(ref, stored.folder, stored.facts.told)
+        elif not suspended and waits:
+            grace = (await self._reader.record(ref)).job.spec.lifecycle.grace_period_seconds
+            await local_life.start(ref, stored.folder, grace)
+        return await self._changed(ref)
+
+    def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
+        return self._watches.watch(ref)
+
+    async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
+        stored = await self._reader.stored(ref)
+        told = await self._reader.processes(stored)
+        if told is None:
+            return resting_processes((await self._reader.record(ref)).job, stored.stands.phase)
+        names = [process["name"] for process in told]
+        return running_processes(told, await read_heartbeats(stored.folder, names))
+
+    async def logs(
+        self,
+        ref: JobRef,
+        *,
+        process: str | None = None,
+        role: str | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> AsyncIterator[LogLine]:
+        logs = (await self._reader.stored(ref)).folder.logs
+        if not follow and not await asyncio.to_thread(log_files, logs, process, role):
+            there = ", ".join(path.stem for path in await asyncio.to_thread(log_files, logs, None, None))
+            wanted = process or role or "anything"
+            raise NotPossible(f"{ref} has no log of {wanted}: there are {there or 'none yet'}")
+
+        async def going_on() -> bool:
+            return follow and not await self._over(ref)
+
+        async for line in log_stream(logs, process, role, tail, going_on):
+            yield line
+
+    async def events(self, ref: JobRef) -> Sequence[JobEvent]:
+        folder = (await self._reader.stored(ref)).folder
+        events = await asyncio.to_thread(EventLog(folder.events).read)
+        return [JobEvent(event.at, str(event.type), event.reason, event.message) for event in events]
+
+    async def result(self, ref: JobRef, into: Path | None = None) -> Path:
+        """Where it lies: nothing is fetched, so `into` is not used."""
+        stored = await self._reader.stored(ref)
+        if stored.stands.phase is not JobPhase.SUCCEEDED:
+            why = f": {stored.stands.message}" if stored.stands.message else ""
+            raise NotPossible(f"{ref} has no result, it is {stored.stands.phase}{why}")
+        return stored.folder.result
+
+    async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
+        folder = (await self._reader.stored(ref)).folder
+        return await asyncio.to_thread(read_metrics, folder.metrics, after, count)
+
+    async def samples(
+        self,
+        ref: JobRef,
+        after: str = BEGINNING,
+        count: int = 100,
+        *,
+        step: int | None = None,
+        newest: bool = False,
+    ) -> Sequence[Sample]:
+        folder = (await self._reader.stored(ref)).folder
+        return await asyncio.to_thread(read_samples, folder.samples, after, count, step=step, newest=newest)
+
+    async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        stored = await self._reader.stored(ref)
+        if stored.stands.phase not in (*_WITH_RUNNER, JobPhase.SUSPENDING):
+            return {}
+        return await read_heartbeats(stored.folder, processes)
+
+    async def close(self) -> None:
+        """Jobs go on."""
+        await self._watches.close()
+
+    async def _over(self, ref: JobRef) -> bool:
+        try:
+            return (await self._reader.stored(ref)).stands.phase.final
+        except JobNotFound:
+            return True
+
+    async def _scale_running(self, ref: JobRef, replicas: int) -> None:
+        """Where no runner has read the job, the number in its document is enough."""
+        stored = await self._reader.stored(ref)
+        if stored.stands.phase not in _WITH_RUNNER:
+            return
+        try:
+            await control.scale(stored.folder.root, replicas)
+        except RunRefused as refusal:
+            raise Conflict(f"{ref} cannot be scaled now: {refusal}") from None
+
+    async def _write(self, ref: JobRef, asked: Plan) -> None:
+        folder = (await self._reader.stored(ref)).folder
+        await asyncio.to_thread(_write_job, folder, asked.job)
+
+    async def _changed(self, ref: JobRef) -> JobRecord:
+        self._reader.forget()
+        return await self._reader.record(ref)
+
+
+def _write_job(folder: RunFolder, job: AlignmentJob) -> None:
+    spec = job.spec.model_copy(update={"suspend": False})
+    folder.write_job(job.model_copy(update={"spec": spec}).model_dump_json(by_alias=True, indent=2))
+    folder.change()
+
+
+def _delete(ref: JobRef, folder: RunFolder) -> None:
+    lock = folder.lock()
+    try:
+        lock.acquire()
+    except RunRefused as refusal:
+        raise Conflict(f"{ref} was started again meanwhile: {refusal}") from None
+    try:
+        folder.delete()
+    finally:
+        lock.release()

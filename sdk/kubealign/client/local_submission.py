@@ -1,0 +1,93 @@
+"""A job that is handed in to this machine: checked, written into a folder of its own, and given a runner."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kubealign.client.errors import Conflict, JobExists, JobInvalid, NotPossible
+from kubealign.client.local_changes import job_of
+from kubealign.client.local_index import Stored
+from kubealign.client.local_resource import resource
+from kubealign.client.records import JobRecord
+from kubealign.local.admission import folder_of
+from kubealign.local.cluster_only import refuse_cluster_only
+from kubealign.local.event_log import EventLog
+from kubealign.local.failure import RunRefused
+from kubealign.local.launch import launch_reserved
+from kubealign.local.run_folder import RunFolder
+from kubealign.local.run_jobs import check_programs
+from kubealign.local.spec_change import document
+from kubealign.local.standing import Facts, Standing
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.status import JobPhase
+
+
+def admit_submission(document: Mapping[str, Any], folder: Path) -> AlignmentJob:
+    """The job of a document, if it can run here; file paths in it are made absolute from `folder`. Raises
+    JobInvalid, NotPossible."""
+    job = job_of(document, folder)
+    try:
+        # One that is to wait is not started yet.
+        refuse_cluster_only(_waiting(job, False))
+    except RunRefused as refusal:
+        raise JobInvalid(str(refusal)) from None
+    try:
+        check_programs()
+    except RunRefused as refusal:
+        raise NotPossible(str(refusal)) from None
+    return job
+
+
+def submit(job: AlignmentJob, runs_dir: Path, *, dry_run: bool) -> JobRecord | None:
+    """Write it into its folder and start its runner. `dry_run`: do neither; the job as it would be is
+    returned. Raises JobExists, Conflict."""
+    folder = folder_of(runs_dir, job.name)
+    if folder.job.exists():
+        raise JobExists(f"there is a job {job.name} in {runs_dir} already: delete it, or choose another name")
+    if folder.root.exists() and any(folder.root.iterdir()):
+        raise Conflict(f"{folder.root} is there and is not the folder of a run: choose another name")
+    if dry_run:
+        return JobRecord(resource(_unwritten(job, folder), document(job)))
+    lock = folder.lock()
+    try:
+        lock.reserve()
+    except RunRefused as refusal:
+        raise Conflict(str(refusal)) from None
+    try:
+        if folder.job.exists():
+            raise JobExists(f"there is a job {job.name} in {runs_dir} already: it has just been handed in")
+        folder.make()
+        if job.spec.suspend:
+            folder.suspend(0)
+        folder.write_job(_waiting(job, False).model_dump_json(by_alias=True, indent=2))
+        EventLog(folder.events).tell(
+            "Submitted", "to wait until it is resumed" if job.spec.suspend else "to run"
+        )
+        if not job.spec.suspend:
+            launch_reserved(runs_dir, job.name, lock)
+    finally:
+        # No longer held where a runner has it.
+        lock.release()
+    return None
+
+
+def _waiting(job: AlignmentJob, suspended: bool) -> AlignmentJob:
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"suspend": suspended})})
+
+
+def _unwritten(job: AlignmentJob, folder: RunFolder) -> Stored:
+    return Stored(
+        folder=folder,
+        name=job.name,
+        namespace=job.metadata.namespace,
+        uid="",
+        created=time.time(),
+        generation=1,
+        labels=job.metadata.labels,
+        algorithm=job.spec.algorithm.member,
+        facts=Facts(told=0 if job.spec.suspend else None),
+        stands=Standing(JobPhase.SUSPENDED if job.spec.suspend else JobPhase.PENDING),
+        changed=0,
+        settled=True,
+    )

@@ -1,0 +1,199 @@
+"""What a dashboard's REST API says of jobs: their figures, samples and heartbeats."""
+
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+from kubealign.client.errors import (
+    Conflict,
+    Forbidden,
+    JobInvalid,
+    JobNotFound,
+    KubealignError,
+    NotPossible,
+    Unauthenticated,
+    Unavailable,
+)
+from kubealign.client.records import JobRef
+from kubealign.read_model import BEGINNING, Sample, StepMetrics
+
+if TYPE_CHECKING:
+    import aiohttp
+
+API = "/api/v1"
+#: The API server's proxy of Services drops Authorization: this one arrives.
+TOKEN_HEADER = "X-Kubealign-Token"
+_ANSWER_SECONDS = 30.0
+#: What the API gives at once.
+_MOST_STEPS, _MOST_SAMPLES = 5000, 500
+
+Json = dict[str, Any]
+_ERRORS: Mapping[int, type[KubealignError]] = {
+    HTTPStatus.UNAUTHORIZED: Unauthenticated,
+    HTTPStatus.FORBIDDEN: Forbidden,
+    HTTPStatus.NOT_FOUND: JobNotFound,
+    HTTPStatus.CONFLICT: Conflict,
+    HTTPStatus.UNPROCESSABLE_ENTITY: JobInvalid,
+    HTTPStatus.TOO_MANY_REQUESTS: Unavailable,
+}
+
+
+class Dashboard(Protocol):
+    """Answers GET. `path` begins with /api/v1. Raises a KubealignError."""
+
+    async def read(self, path: str, query: Mapping[str, str | int]) -> Json: ...
+
+    async def close(self) -> None: ...
+
+
+class HttpDashboard:
+    """At an address."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        """Raises NotPossible for an address that is none of HTTP."""
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+            raise NotPossible(f"the dashboard's address must be http://HOST or https://HOST, it is {url!r}")
+        self._url = url.rstrip("/")
+        self._token = token
+        self._session: aiohttp.ClientSession | None = None
+
+    async def read(self, path: str, query: Mapping[str, str | int]) -> Json:
+        import aiohttp
+
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
+            headers = {"Accept": "application/json"}
+            if self._token:
+                headers["Authorization"] = f"Bearer {self._token}"
+            self._session = aiohttp.ClientSession(headers=headers, timeout=timeout, trust_env=True)
+        url = f"{self._url}{path}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            async with self._session.get(url, allow_redirects=False) as answer:
+                return told(answer.status, await answer.read(), f"the dashboard at {self._url}")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            why = str(error) or type(error).__name__
+            raise Unavailable(f"the dashboard at {self._url} does not answer: {why}") from error
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+class RestFigures:
+    """Figures. To be closed."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        """The dashboard at `url`, which knows the caller by `token`."""
+        self._dashboard: Dashboard = HttpDashboard(url, token)
+
+    @classmethod
+    def of(cls, dashboard: Dashboard) -> Self:
+        """Those of another way to a dashboard."""
+        made = cls.__new__(cls)
+        made._dashboard = dashboard
+        return made
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
+        answer = await self._dashboard.read(
+            f"{_path(ref)}/metrics", {"after": after, "limit": min(count, _MOST_STEPS)}
+        )
+        return [_step(item) for item in answer.get("items") or ()]
+
+    async def samples(
+        self,
+        ref: JobRef,
+        after: str = BEGINNING,
+        count: int = 100,
+        *,
+        step: int | None = None,
+        newest: bool = False,
+    ) -> Sequence[Sample]:
+        query: dict[str, str | int] = {"after": after, "limit": min(count, _MOST_SAMPLES)}
+        if step is not None:
+            query["step"] = step
+        if newest:
+            query["newest"] = "true"
+        answer = await self._dashboard.read(f"{_path(ref)}/samples", query)
+        return [_sample(item) for item in answer.get("items") or ()]
+
+    async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        if not processes:
+            return {}
+        answer = await self._dashboard.read(f"{_path(ref)}/roles", {})
+        wanted = set(processes)
+        return {
+            str(item["name"]): item["says"]
+            for item in answer.get("items") or ()
+            if item.get("name") in wanted and item.get("says")
+        }
+
+    async def close(self) -> None:
+        await self._dashboard.close()
+
+
+def told(status: int, body: bytes, who: str) -> Json:
+    """The answer's object. Raises what its problem document (RFC 9457) says."""
+    try:
+        held = json.loads(body)
+    except ValueError:
+        held = None
+    if status < HTTPStatus.MULTIPLE_CHOICES:
+        if not isinstance(held, dict):
+            raise Unavailable(f"{who} answered what is no JSON object: is it a dashboard of kubealign?")
+        return held
+    problem = held if isinstance(held, dict) else {}
+    text = str(problem.get("detail") or problem.get("title") or problem.get("message") or f"HTTP {status}")
+    kind = _ERRORS.get(status)
+    if kind is None:
+        kind = Unavailable if status >= HTTPStatus.INTERNAL_SERVER_ERROR else NotPossible
+    raise kind(f"{who}: {text}")
+
+
+def _path(ref: JobRef) -> str:
+    return f"{API}/namespaces/{quote(ref.namespace, safe='')}/alignmentjobs/{quote(ref.name, safe='')}"
+
+
+def _step(item: Json) -> StepMetrics:
+    # JSON has no NaN and no infinity: null is a figure that was none.
+    values = {
+        str(name): float("nan") if value is None else float(value)
+        for name, value in (item.get("values") or {}).items()
+    }
+    return StepMetrics(str(item["entry"]), int(item["step"]), int(item.get("fence") or 0), values)
+
+
+def _sample(item: Json) -> Sample:
+    reward = item.get("reward")
+    return Sample(
+        entry=str(item["entry"]),
+        step=int(item["step"]),
+        prompt=str(item.get("prompt") or ""),
+        response=str(item.get("response") or ""),
+        reward=None if reward is None else float(reward),
+        rewards={
+            str(name): float(value)
+            for name, value in (item.get("rewards") or {}).items()
+            if value is not None
+        },
+        weight_version=int(item.get("weightVersion") or 0),
+        truncated=bool(item.get("truncated")),
+        group_id=str(item.get("groupId") or ""),
+        purpose=str(item.get("purpose") or ""),
+        tokens=tuple(str(token) for token in item.get("tokens") or ()),
+        token_values={
+            str(name): tuple(None if value is None else float(value) for value in values)
+            for name, values in (item.get("tokenValues") or {}).items()
+        },
+    )

@@ -1,0 +1,102 @@
+"""The run that `kubealign bench` measures: as `kubealign run` does it, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kubealign.local.bench_report import BenchFailed, Report
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.load import load_jobs
+
+_ARCHITECTURE = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 128,
+}
+_MODEL = {"config": {"architecture": _ARCHITECTURE, "tokenizer": {"train": {"characters": {}}}}}
+_REWARD = '''\
+"""The share of the response's characters that are the letter a."""
+
+
+def reward(prompts, responses, **columns):
+    return [response.count("a") / max(1, len(response)) for response in responses]
+'''
+_LETTERS = "abcdefgh"
+_PROMPT_LENGTH = 16
+_PROMPTS = 256
+
+
+def write_job(folder: Path) -> Path:
+    """A PPO of three models with half a million weights each, and all that it needs; its file."""
+    rows = [
+        {
+            "prompt": "".join(
+                _LETTERS[(row * 7 + place * (row % 5 + 1)) % 8] for place in range(_PROMPT_LENGTH)
+            )
+        }
+        for row in range(_PROMPTS)
+    ]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "reward.py").write_text(_REWARD)
+    spec: dict[str, Any] = {
+        "maxSteps": 1,
+        "algorithm": {"ppo": {"promptsPerStep": 32, "samplesPerPrompt": 2, "minibatchSequences": 32}},
+        "policy": {"model": _MODEL},
+        "critic": {"model": _MODEL},
+        "data": {"prompts": {"source": {"path": "prompts.jsonl"}}},
+        "rewards": [{"name": "letters", "function": {"file": {"path": "reward.py"}}}],
+        # All responses have one length, so that no run does less than another.
+        "rollout": {"sampling": {"maxTokens": 32, "minTokens": 32}},
+    }
+    document = {
+        "apiVersion": "kubealign.dev/v1alpha1",
+        "kind": "AlignmentJob",
+        "metadata": {"name": "bench"},
+        "spec": spec,
+    }
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+def measure(
+    file: Path,
+    parameters: Mapping[str, str],
+    overrides: Sequence[str],
+    steps: int,
+    warmup: int,
+    folder: Path,
+) -> Report:
+    """Run the one job of the file for these steps in the folder. Raises SpecErrors, BenchFailed."""
+    override = f"spec.maxSteps={warmup + steps}"
+    jobs = load_jobs(file, parameters, [*overrides, override])
+    if len(jobs) != 1:
+        raise BenchFailed(f"{file} holds {len(jobs)} jobs: one is measured at a time")
+    (job,) = jobs
+    runs = folder / "runs"
+    command = [sys.executable, "-m", "kubealign.cli.main", "run", str(file), "--runs-dir", str(runs)]
+    for name, value in parameters.items():
+        command += ["--param", f"{name}={value}"]
+    for text in (*overrides, override):
+        command += ["--set", text]
+    # What happens goes to stderr: stdout is for the figures.
+    environment = os.environ | {"KUBEALIGN_DASHBOARD": "off"}
+    ended = subprocess.run(command, stdout=sys.stderr, check=False, env=environment)
+    if ended.returncode != 0:
+        raise BenchFailed(f"the job did not succeed (exit code {ended.returncode}): nothing was measured")
+    lines = (runs / job.name / "metrics.jsonl").read_text().splitlines()
+    return Report.of(_document(job), [json.loads(line) for line in lines], warmup)
+
+
+def _document(job: AlignmentJob) -> Mapping[str, Any]:
+    return job.spec.model_dump(mode="json", by_alias=True, exclude={"max_steps"})

@@ -1,0 +1,136 @@
+"""What a benchmark's steps took, and how that compares with an earlier one. Pure but for `Report.read`."""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from kubealign import __version__
+from kubealign.local.lines import TIMES
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_TOKENS = "tokens_per_second"
+_FIGURES = (("whole step", "seconds/step"), *TIMES)
+
+
+class BenchFailed(Exception):
+    """Nothing was measured; the text says why."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Over the measured steps: seconds, or tokens a second."""
+
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """`job`: a digest of the spec without its number of steps, paths included by their last part."""
+
+    release: str
+    machine: str
+    job: str
+    steps: int
+    figures: dict[str, Figure]
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], warmup: int) -> "Report":
+        """Of the lines of a metrics.jsonl. Raises BenchFailed where steps are missing."""
+        by_step = {line["step"]: line for line in lines if "seconds/step" in line}
+        measured = [line for step, line in sorted(by_step.items()) if step > warmup]
+        if len(measured) < 2:
+            raise BenchFailed(f"only {len(measured)} steps were measured: its data or epochs end too early")
+        names = [_TOKENS, *(name for _, name in _FIGURES)]
+        figures = {
+            name: Figure(mean(values), stdev(values))
+            for name in names
+            if len(values := [float(line[name]) for line in measured if name in line]) == len(measured)
+        }
+        return cls(__version__, _machine(), _digest(spec), len(measured), figures)
+
+    def document(self) -> dict[str, Any]:
+        """What `read` reads."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, path: Path) -> "Report":
+        """Raises BenchFailed for a file that is none."""
+        try:
+            held = json.loads(path.read_text())
+            figures = {name: Figure(**figure) for name, figure in held.pop("figures").items()}
+            return cls(**held, figures=figures)
+        except OSError as error:
+            raise BenchFailed(f"{path} cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise BenchFailed(f"{path} is no output of kubealign bench -o json ({error})") from error
+
+
+def table(report: Report, earlier: Report | None) -> list["RenderableType"]:
+    """The figures, and beside them the earlier ones."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    made.add_column("")
+    for heading in ("mean", "deviation", *(("earlier", "change") if earlier else ())):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for label, name in (("tokens a second", _TOKENS), *_FIGURES):
+        figure = report.figures.get(name)
+        # A phase that the job does not have takes no time at all.
+        if figure is None or figure.mean == 0:
+            continue
+        before = None if earlier is None else earlier.figures.get(name)
+        cells = [_shown(name, figure.mean), _shown(name, figure.deviation)]
+        if earlier is not None:
+            cells += ["-", "-"] if before is None else [_shown(name, before.mean), _change(figure, before)]
+        made.add_row(label, *cells)
+    return [f"{report.steps} steps; {report.machine}; kubealign {report.release}", made]
+
+
+def differences(report: Report, earlier: Report | None) -> list[str]:
+    """Why the two must not be compared as they are."""
+    if earlier is None:
+        return []
+    told = []
+    if earlier.job != report.job:
+        told.append("another job was measured then")
+    if earlier.machine != report.machine:
+        told.append(f"then it was {earlier.machine}")
+    if earlier.steps != report.steps:
+        told.append(f"then it was {earlier.steps} steps")
+    return told
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:,.0f}" if name == _TOKENS else f"{value:.3f} s"
+
+
+def _change(now: Figure, before: Figure) -> str:
+    return "-" if before.mean == 0 else f"{100 * (now.mean / before.mean - 1):+.0f} %"
+
+
+def _machine() -> str:
+    system = f"{platform.system()} {platform.machine()}"
+    return f"{system}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def _digest(spec: Mapping[str, Any]) -> str:
+    text = json.dumps(_without_folders(spec), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_folders(value: Any) -> Any:
+    """Where a file lies changes nothing of the job."""
+    if isinstance(value, Mapping):
+        return {name: _without_folders(held) for name, held in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(held) for held in value]
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value

@@ -1,0 +1,87 @@
+"""The dashboard beside a run: a process of its own, which ends with it and cannot harm it."""
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_urlsafe
+
+# Named, not imported: the sdk does not know the services.
+_MODULE = "kubealign_services.dashboard.beside"
+_NEEDED = ("fastapi", "uvicorn", "plotly", "prometheus_client")
+_HOST = "127.0.0.1"
+_END_SECONDS = 5.0
+
+
+@contextmanager
+def dashboard(runs_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Serves these runs while it is open, and says where; or why not, and nothing else happens."""
+    if any(importlib.util.find_spec(name) is None for name in _NEEDED):
+        say("dashboard: not installed: pip install 'kubealign[dashboard]'")
+        yield
+        return
+    try:
+        process, address = _start(runs_dir)
+    except OSError as error:
+        say(f"dashboard: not started: {error}")
+        yield
+        return
+    say(f"dashboard: {address}")
+    over = threading.Event()
+
+    def watch() -> None:
+        code = process.wait()
+        if not over.is_set():
+            say(f"dashboard: ended with code {code}: {_log(runs_dir)} says why; the run goes on without it")
+
+    threading.Thread(target=watch, name="dashboard", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        _end(process)
+
+
+def _start(runs_dir: Path) -> tuple["subprocess.Popen[bytes]", str]:
+    """The socket listens from now on, so that the address holds before the process is ready."""
+    token = token_urlsafe(32)
+    with socket.create_server((_HOST, 0)) as listener, _log(runs_dir).open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", _MODULE],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            pass_fds=[listener.fileno()],
+            # Ctrl-C is for the run: people look on while it stops.
+            start_new_session=True,
+        )
+        # Not by the command line, which everybody on the machine can read.
+        settings = {
+            "runs_dir": str(runs_dir),
+            "token": token,
+            "listener": listener.fileno(),
+            "parent": os.getpid(),
+        }
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(json.dumps(settings).encode())
+        return process, f"http://{_HOST}:{listener.getsockname()[1]}/?token={token}"
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _log(runs_dir: Path) -> Path:
+    return runs_dir / "dashboard.log"

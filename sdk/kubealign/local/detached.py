@@ -1,0 +1,44 @@
+"""A runner of one job that outlives whoever started it: `python -m kubealign.local.detached`.
+
+Imports little: multiprocessing imports a program's main module again in each process that it makes.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+_WIDE = 10_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run one job of a folder of runs, detached.")
+    parser.add_argument("runs_dir", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("--lock", type=int, required=True, help="Descriptor of the job's lock, reserved.")
+    options = parser.parse_args()
+    return _run(options.runs_dir, options.name, options.lock)
+
+
+def _run(runs_dir: Path, name: str, descriptor: int) -> int:
+    import asyncio
+    import time
+
+    from rich.console import Console
+
+    from kubealign.local.admission import folder_of
+    from kubealign.local.detached_job import run_detached
+    from kubealign.local.display import LinesDisplay
+
+    lock = folder_of(runs_dir, name).lock()
+    lock.adopt(descriptor)
+    sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} runner of {name}\n")
+    try:
+        # Lines as they are: whoever reads the log wraps them.
+        display = LinesDisplay(Console(width=_WIDE, no_color=True))
+        return asyncio.run(run_detached(runs_dir, name, display))
+    finally:
+        lock.release()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Starting detached runners, and ending runners by their process id."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from kubealign.local.admission import folder_of
+from kubealign.local.run_lock import RunLock
+
+RUNNER = "runner"
+
+
+def launch(runs_dir: Path, name: str) -> int:
+    """Start a detached runner of the job in RUNS/NAME; its process id.
+
+    Raises RunRefused where another runner has the job."""
+    lock = folder_of(runs_dir, name).lock()
+    lock.reserve()
+    return launch_reserved(runs_dir, name, lock)
+
+
+def launch_reserved(runs_dir: Path, name: str, lock: RunLock) -> int:
+    """`launch` by whoever has reserved the lock. It is the runner's from here on, without a gap."""
+    folder = folder_of(runs_dir, name)
+    descriptor = lock.descriptor
+    folder.logs.mkdir(exist_ok=True)
+    try:
+        with folder.log(RUNNER).open("ab") as log:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "kubealign.local.detached",
+                    str(runs_dir),
+                    name,
+                    "--lock",
+                    str(descriptor),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[descriptor],
+                # Ctrl-C here, and the end of this terminal, are none of its business.
+                start_new_session=True,
+            )
+        lock.name(process.pid, alone=True)
+    finally:
+        lock.hand_over()
+    # So that it leaves no zombie, however long this process lives.
+    threading.Thread(target=process.wait, name=f"runner of {name}", daemon=True).start()
+    return process.pid
+
+
+def stop(pid: int) -> None:
+    """Ask a runner to stop in good order; a second time: to end at once."""
+    _send(pid, signal.SIGTERM)
+
+
+def kill(pid: int) -> None:
+    """End a runner. What it has started ends with it."""
+    _send(pid, signal.SIGKILL)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -1,0 +1,92 @@
+"""The dashboard of a cluster as a process of the test's own, with the rights that the chart gives it."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from .accounts import token
+from .control_plane import ControlPlane
+from .daemon import Daemon, free_port
+from .helm import NAMESPACE, RELEASE, Helm
+
+_READY_SECONDS = 60.0
+_STOP_SECONDS = 20.0
+_ANSWER_SECONDS = 20.0
+_RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+ACCOUNT = f"{RELEASE}-dashboard"
+
+
+@contextmanager
+def charts_account(
+    control_plane: ControlPlane, folder: Path, namespace: str, values: Mapping[str, Any] | None = None
+) -> Iterator[str]:
+    """A token of the account that the chart makes for the dashboard, moved to `namespace`; its rights are
+    taken back at the end."""
+    rendered = json.dumps(
+        [
+            found
+            for found in Helm(folder).render(values or {})
+            if found["kind"] in _RIGHTS
+            and found["metadata"]["labels"]["app.kubernetes.io/component"] == "dashboard"
+        ]
+    )
+    objects = json.loads(rendered.replace(f'"{NAMESPACE}"', f'"{namespace}"'))
+    control_plane.kubectl.apply(*objects)
+    try:
+        yield token(control_plane, namespace, ACCOUNT)
+    finally:
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+        control_plane.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=text)
+
+
+class DashboardProcess:
+    """A context manager: `python -m kubealign_services.dashboard`, ready. `settings`: KUBEALIGN_ variables
+    without their prefix."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, name: str = "dashboard", **settings: Any) -> None:
+        self.port = free_port()
+        environment = {
+            "KUBECONFIG": "",
+            "KUBEALIGN_KUBECONFIG": str(kubeconfig),
+            "KUBEALIGN_LISTEN": f"127.0.0.1:{self.port}",
+            **{f"KUBEALIGN_{key}": str(value) for key, value in settings.items()},
+        }
+        command = [sys.executable, "-m", "kubealign_services.dashboard"]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.daemon = Daemon(name, command, folder / f"{name}.log", environment=environment)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.daemon.stop(_STOP_SECONDS)
+
+    def start(self) -> None:
+        self.daemon.start()
+        self.daemon.wait_until(self.ready, "readiness", _READY_SECONDS)
+
+    def ready(self) -> bool:
+        return self.get("/readyz") == "ok\n"
+
+    def get(self, path: str) -> str:
+        """What is said there to everybody, whatever its status; empty while nobody answers."""
+        try:
+            return httpx.get(f"{self.url}{path}", timeout=_ANSWER_SECONDS, trust_env=False).text
+        except httpx.TransportError:
+            return ""
+
+    def client(self, token: str | None = None) -> httpx.Client:
+        """To be closed. Its paths begin behind /api/v1."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(
+            base_url=f"{self.url}/api/v1", headers=headers, timeout=_ANSWER_SECONDS, trust_env=False
+        )

@@ -1,0 +1,319 @@
+"""The SDK's site of a cluster, against a real API server, the real operator, and simulated pods."""
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.support.behaviour import Exit
+from cluster.support.client_errors import refused
+from cluster.support.cluster_jobs import finishing, rloo, sft, until_told
+from cluster.support.control_plane import ControlPlane
+from cluster.support.operator_process import OperatorProcess
+from cluster.support.simulated_kubelet import SimulatedKubelet
+from cluster.support.team import Team
+from kubealign.client.cluster_figures import figures
+from kubealign.client.cluster_opening import open_cluster
+from kubealign.client.cluster_site import ClusterSite
+from kubealign.client.errors import (
+    Conflict,
+    Forbidden,
+    JobExists,
+    JobInvalid,
+    JobNotFound,
+    NotPossible,
+    Unauthenticated,
+    Unavailable,
+)
+from kubealign.client.kubernetes_api import KubernetesApi, connect
+from kubealign.client.records import JobPage, JobRecord, JobRef, ListQuery, ProcessState
+from kubealign.spec.status import JobPhase
+
+_SECONDS = 60.0
+
+
+@pytest.fixture
+async def site(control_plane: ControlPlane, known: None, namespace: str) -> AsyncIterator[ClusterSite]:
+    """A namespace of the test's own (the team's), as the cluster's administrator."""
+    made = await open_cluster(control_plane.kubeconfig, namespace=namespace)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def api(control_plane: ControlPlane) -> AsyncIterator[KubernetesApi]:
+    async with await connect(control_plane.kubeconfig) as made:
+        yield made
+
+
+async def until_phase(site: ClusterSite, name: str, phase: JobPhase) -> JobRecord:
+    """By its watch; the job as it is then."""
+    async with asyncio.timeout(_SECONDS), aclosing(site.watch(JobRef(site.namespace, name))) as records:
+        async for record in records:
+            if record.phase is phase:
+                return record
+    raise AssertionError(f"{name} was gone before it was {phase}")
+
+
+async def until_ready(site: ClusterSite, name: str, process: str) -> None:
+    """Until that process of the job serves."""
+    async with asyncio.timeout(_SECONDS):
+        while True:
+            there = {held.name: held.state for held in await site.processes(JobRef(site.namespace, name))}
+            if there.get(process) is ProcessState.READY:
+                return
+            await asyncio.sleep(0.1)
+
+
+def names(page: JobPage) -> list[str]:
+    return [job.name for job in page.jobs]
+
+
+async def test_a_job_is_handed_in_scaled_held_resumed_and_deleted(
+    site: ClusterSite, team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    simulated.behave = until_told
+    ref = JobRef(team.namespace, "one")
+    tried = await site.create(rloo("one"), dry_run=True)
+    assert tried.job.spec.rollout.replicas == 2
+    await refused(JobNotFound, site.get(ref), f"no job one in namespace {team.namespace}")
+    made = await site.create(rloo("one"))
+    assert made.ref == ref
+    await refused(JobExists, site.create(rloo("one")), "there is a job one")
+    running = await until_phase(site, "one", JobPhase.RUNNING)
+    assert running.uid == made.uid
+    await until_ready(site, "one", "driver")
+
+    processes = await site.processes(ref)
+    assert [process.name for process in processes] == [
+        "driver",
+        "trainer-0",
+        "trainer-1",
+        "rollout-0",
+        "rollout-1",
+        "reward-helpful-0",
+        "reference-0",
+        "prepare",
+        "nats",
+    ]
+    states = {process.name: process.state for process in processes}
+    assert states.pop("prepare") is ProcessState.FINISHED
+    assert set(states.values()) == {ProcessState.READY}
+    assert processes[0].where == "one-driver" and processes[0].started is not None
+
+    scaled = await site.scale(ref, 3)
+    assert scaled.resource["spec"]["rollout"]["replicas"] == 3
+    await asyncio.to_thread(team.until, lambda: "one-rollout-2" in team.pods(), "the third rollout worker")
+    await refused(JobInvalid, site.scale(ref, 0), "spec.rollout.replicas", "greater than or equal to 1")
+
+    await site.suspend(ref, True)
+    await until_phase(site, "one", JobPhase.SUSPENDED)
+    assert not await site.processes(ref)
+    await site.suspend(ref, False)
+    await until_phase(site, "one", JobPhase.RUNNING)
+
+    told = await site.events(ref)
+    assert [event.time for event in told] == sorted(event.time for event in told)
+    assert any(event.message.startswith("trainer-1: ") and event.reason == "Scheduled" for event in told)
+    assert {"Running", "Suspended"} <= {event.reason for event in told}
+
+    await refused(NotPossible, site.result(ref), "no result yet", "Running")
+    await site.delete(ref)
+    await refused(JobNotFound, site.get(ref))
+
+
+async def test_a_job_that_has_ended_says_so_and_stays_so(
+    site: ClusterSite, team: Team, operator: OperatorProcess, simulated: SimulatedKubelet
+) -> None:
+    simulated.behave = until_told
+    await site.create(sft("one"))
+    await until_ready(site, "one", "driver")
+    simulated.exit(team.namespace, "one-driver", Exit(78, "the data has no column prompt"))
+    failed = await until_phase(site, "one", JobPhase.FAILED)
+    assert "no column prompt" in (failed.status.message or "")
+    [driver] = [held for held in await site.processes(failed.ref) if held.role == "driver"]
+    assert driver.state is ProcessState.FAILED
+    assert "the data has no column prompt" in driver.message
+    await refused(Conflict, site.suspend(failed.ref, True), "has failed", "never runs again")
+    await refused(Conflict, site.scale(failed.ref, 2), "has failed")
+    await refused(NotPossible, site.result(failed.ref), "it failed", "no column prompt")
+
+    simulated.behave = finishing
+    await site.create(sft("two"))
+    done = await until_phase(site, "two", JobPhase.SUCCEEDED)
+    assert done.status.result is not None and done.status.result.claim_name == "runs"
+
+
+async def test_a_watch_goes_on_through_a_restart_of_the_api_server_and_ends_with_the_job(
+    site: ClusterSite, control_plane: ControlPlane
+) -> None:
+    ref = (await site.create(sft("one"))).ref
+    seen: list[JobRecord] = []
+    first, changed = asyncio.Event(), asyncio.Event()
+
+    async def follow() -> None:
+        async for record in site.watch(ref):
+            seen.append(record)
+            first.set()
+            if record.labels:
+                changed.set()
+
+    following = asyncio.create_task(follow())
+    await asyncio.wait_for(first.wait(), _SECONDS)
+    control_plane.kill_apiserver()
+    await refused(Unavailable, site.get(ref), "did not answer", "get alignmentjobs one")
+    # Not in a thread: the server ends with the thread that starts it.
+    control_plane.start_apiserver()
+    await site.patch(ref, {"metadata": {"labels": {"touched": "yes"}}})
+    await asyncio.wait_for(changed.wait(), _SECONDS)
+    await site.delete(ref)
+    await asyncio.wait_for(following, _SECONDS)
+    versions = [record.metadata["resourceVersion"] for record in seen]
+    assert len(versions) == len(set(versions)) == 2, "each change is told, and nothing twice"
+
+
+async def test_jobs_are_listed_by_namespace_label_search_phase_and_page(site: ClusterSite) -> None:
+    for number in range(5):
+        job = sft(f"job-{number}") if number % 2 else rloo(f"job-{number}")
+        job["metadata"]["labels"] = {"team": "blue" if number < 3 else "red"}
+        await site.create(job)
+
+    def query(**changes: Any) -> ListQuery:
+        return ListQuery(**{"namespace": site.namespace, "sort": "name"} | changes)
+
+    assert names(await site.list(query(label_selector="team=blue"))) == ["job-0", "job-1", "job-2"]
+    assert names(await site.list(query(label_selector="team notin (blue)"))) == ["job-3", "job-4"]
+    assert names(await site.list(query(search="B-3"))) == ["job-3"]
+    assert names(await site.list(query(algorithms=frozenset({"sft"})))) == ["job-1", "job-3"]
+    assert names(await site.list(query(phases=frozenset({"Pending"}), sort="-name"))) == [
+        f"job-{number}" for number in (4, 3, 2, 1, 0)
+    ]
+    assert names(await site.list(query(phases=frozenset({"Running"})))) == []
+    for sort, all_of_them in (("name", [0, 1, 2, 3, 4]), ("-name", [4, 3, 2, 1, 0])):
+        found: list[str] = []
+        page = JobPage([])
+        while not found or page.next:
+            page = await site.list(query(sort=sort, limit=2, after=page.next))
+            found += names(page)
+        assert found == [f"job-{number}" for number in all_of_them]
+    first = await site.list(query(limit=2))
+    assert first.total == 5 and first.resource_version
+    everywhere = await site.list(ListQuery(sort="name", label_selector="team=red", search="job-4"))
+    assert [job.namespace for job in everywhere.jobs] == [site.namespace]
+    await refused(JobInvalid, site.list(query(sort="age")), "sort", "created")
+    await refused(JobInvalid, site.list(query(label_selector="a=,=")), "labelSelector", "a=,=")
+    await refused(JobInvalid, site.list(query(after="nonsense")), "first page")
+
+
+async def test_what_is_wrong_with_a_job_is_told_field_by_field(site: ClusterSite) -> None:
+    error = await refused(JobInvalid, site.create(sft("one", maxSteps=0, sed=1)), "at least 1")
+    assert isinstance(error, JobInvalid)
+    assert {held.path for held in error.errors} == {"spec.maxSteps", "spec.sed"}
+
+    made = await site.create(sft("one"))
+    error = await refused(JobInvalid, site.patch(made.ref, {"spec": {"seed": 4}}), "cannot be changed")
+    assert isinstance(error, JobInvalid)
+    assert [held.path for held in error.errors] == ["spec.seed"]
+    error = await refused(JobInvalid, site.patch(made.ref, {"spec": {"sed": 4}}), "no such field")
+    assert isinstance(error, JobInvalid)
+    assert [held.path for held in error.errors] == ["spec.sed"]
+    await refused(NotPossible, site.scale(made.ref, 2), "no rollout workers")
+
+    elsewhere = copy.deepcopy(sft("two"))
+    elsewhere["metadata"]["namespace"] = "nowhere"
+    error = await refused(JobInvalid, site.create(elsewhere), "no such namespace")
+    assert isinstance(error, JobInvalid)
+    assert [held.path for held in error.errors] == ["metadata.namespace"]
+
+    # What the API server gave back can be handed in again under another name.
+    again = {**made.resource, "metadata": {**made.resource["metadata"], "name": "again"}}
+    assert (await site.create(again)).uid != made.uid
+
+
+async def test_rights_are_the_caller_s(
+    site: ClusterSite, control_plane: ControlPlane, api: KubernetesApi
+) -> None:
+    kubectl = control_plane.kubectl
+    for account in ("reader", "stranger"):
+        kubectl("create", "serviceaccount", account, "-n", site.namespace)
+    read = ("--verb=get,list,watch", "--resource=alignmentjobs.kubealign.dev")
+    kubectl("create", "role", "reads-jobs", *read, "-n", site.namespace)
+    who = f"--serviceaccount={site.namespace}:reader"
+    kubectl("create", "rolebinding", "reads-jobs", "--role=reads-jobs", who, "-n", site.namespace)
+
+    def as_(token: str) -> ClusterSite:
+        return ClusterSite(api.with_token(token), figures(api), site.namespace)
+
+    tokens = {
+        account: kubectl("create", "token", account, "-n", site.namespace).strip()
+        for account in ("reader", "stranger")
+    }
+    made = await site.create(rloo("one"))
+    reader, stranger = as_(tokens["reader"]), as_(tokens["stranger"])
+    assert (await reader.get(made.ref)).uid == made.uid
+    assert names(await reader.list(ListQuery(site.namespace))) == ["one"]
+    await refused(
+        Forbidden, reader.suspend(made.ref, True), f"patch alignmentjobs one in namespace {site.namespace}"
+    )
+    await refused(Forbidden, reader.scale(made.ref, 3), "patch alignmentjobs/scale one")
+    await refused(Forbidden, reader.delete(made.ref), "delete alignmentjobs one")
+    await refused(Forbidden, reader.processes(made.ref), "list pods")
+    await refused(Forbidden, reader.list(ListQuery(sort="name")), "in every namespace")
+    await refused(Forbidden, stranger.get(made.ref), "get alignmentjobs one", "`edit`")
+    await refused(Forbidden, stranger.create(sft("two")), "create alignmentjobs")
+    await refused(Unauthenticated, as_("nonsense").get(made.ref), "missing, wrong or expired")
+    assert await api.with_token("abc").token() == "abc"
+    assert await api.token() == control_plane.token
+
+
+async def test_another_s_token_goes_without_one_s_own_certificate(
+    control_plane: ControlPlane, site: ClusterSite, tmp_path: Path
+) -> None:
+    """A client certificate goes before a token: it must not be shown beside somebody else's."""
+    pair = control_plane.authority.client("h2-admin", "boss", "system:masters")
+    held = yaml.safe_load(control_plane.kubeconfig.read_text())
+    held["users"][0]["user"] = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
+    file = tmp_path / "certificate.kubeconfig"
+    file.write_text(yaml.safe_dump(held))
+    made = await site.create(sft("one"))
+    async with await connect(file) as boss:
+        assert await boss.token() is None
+        assert (await ClusterSite(boss, figures(boss), site.namespace).get(made.ref)).uid == made.uid
+        nobody = ClusterSite(boss.with_token("nonsense"), figures(boss), site.namespace)
+        await refused(Unauthenticated, nobody.get(made.ref))
+        # Nor can the dashboard be told who asks.
+        own = ClusterSite(boss, figures(boss), site.namespace)
+        await refused(Unauthenticated, own.metrics(made.ref), "client certificate", "KUBEALIGN_TOKEN")
+
+
+async def test_figures_want_a_dashboard_and_nothing_else_does(site: ClusterSite) -> None:
+    made = await site.create(sft("one"))
+    await refused(
+        Unavailable, site.metrics(made.ref), "no dashboard in this cluster", "dashboard.enabled=true"
+    )
+    await refused(Unavailable, site.samples(made.ref), "no dashboard in this cluster")
+    assert await site.processes(made.ref) == []
+    assert [line async for line in site.logs(made.ref)] == []
+
+
+async def test_logs_of_what_is_not_there_are_refused_and_followed_ones_wait(site: ClusterSite) -> None:
+    """Nobody runs the job: a follower waits for its pods, and ends when the job is deleted."""
+    made = await site.create(sft("one"))
+    with pytest.raises(NotPossible, match="no process trainer-7: it has none yet"):
+        await anext(site.logs(made.ref, process="trainer-7"))
+    with pytest.raises(JobNotFound):
+        await anext(site.logs(JobRef(site.namespace, "two"), follow=True))
+
+    async def follow() -> list[str]:
+        return [line.text async for line in site.logs(made.ref, role="driver", follow=True)]
+
+    following = asyncio.create_task(follow())
+    done, _ = await asyncio.wait([following], timeout=1.0)
+    assert not done
+    await site.delete(made.ref)
+    assert await asyncio.wait_for(following, _SECONDS) == []

@@ -1,0 +1,59 @@
+"""A client that finds no platform, no cluster, or a kubeconfig of its own kind."""
+
+import copy
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.support.client_errors import refused
+from cluster.support.cluster_jobs import sft
+from cluster.support.control_plane import ControlPlane
+from cluster.support.door import defined
+from kubealign.client.cluster_figures import figures
+from kubealign.client.cluster_site import ClusterSite
+from kubealign.client.errors import NotPossible, Unavailable
+from kubealign.client.kubernetes_api import KubernetesApi, connect
+from kubealign.client.records import JobRef, ListQuery
+
+
+@pytest.fixture
+async def api(control_plane: ControlPlane) -> AsyncIterator[KubernetesApi]:
+    async with await connect(control_plane.kubeconfig) as made:
+        yield made
+
+
+async def test_a_cluster_without_kubealign_says_so(control_plane: ControlPlane, api: KubernetesApi) -> None:
+    with defined(control_plane):
+        pass
+    site = ClusterSite(api, figures(api), "default")
+    for work in (site.get(JobRef("default", "x")), site.list(ListQuery("default")), site.create(sft("x"))):
+        await refused(NotPossible, work, "not installed in this cluster", "helm install")
+
+
+async def test_a_kubeconfig_is_read_as_kubectl_reads_it(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = yaml.safe_load(control_plane.kubeconfig.read_text())
+    held["contexts"][0]["context"]["namespace"] = "ours"
+    other = copy.deepcopy(held["contexts"][0]) | {"name": "other"}
+    del other["context"]["namespace"]
+    held["contexts"].append(other)
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(held))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    async with await connect() as api:
+        assert api.namespace == "ours"
+        assert json.dumps(await api.get("/version"))
+    async with await connect(context="other") as api:
+        assert api.namespace == "default"
+    await refused(NotPossible, connect(context="third"), "no context third", "kubealign-test, other")
+    await refused(Unavailable, connect(tmp_path / "none"), "there is no kubeconfig")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    await refused(Unavailable, connect(), "KUBECONFIG", "AlignmentClient.local()")
+    for text in ("{", "- a", "a: b"):
+        file.write_text(text)
+        await refused(NotPossible, connect(file), str(file))

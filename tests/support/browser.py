@@ -1,0 +1,118 @@
+"""A browser, and a dashboard for it to look at, both real."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kubealign_services.dashboard.access import Access
+from kubealign_services.dashboard.app import create_app
+from kubealign_services.dashboard.streams.job_feed import Pace
+from support.served import served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+CHROMIUM = Path("/usr/bin/chromium")
+_ANSWER_SECONDS = 30.0
+
+T = TypeVar("T")
+
+
+def done(work: Coroutine[Any, Any, T]) -> T:
+    """What it returns. Playwright keeps an event loop in the test's own thread: this one has its own."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result(_ANSWER_SECONDS)
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator["Browser"]:
+    """Debian's, without a window."""
+    from playwright.sync_api import expect, sync_playwright
+
+    # A machine that is busy with other tests draws slowly.
+    expect.set_options(timeout=_ANSWER_SECONDS * 1000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Dashboard:
+    """The application over an access, on a port that stays the same when it is stopped and started again. It
+    looks at the site as often as a test has patience for."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._stack = contextlib.ExitStack()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def start(self) -> None:
+        """Serve; returns when it answers."""
+        app = create_app(self._access, pace=Pace(figures=0.1, processes=0.2, over=0.5))
+        self._stack.enter_context(served(app, self.port))
+
+    def stop(self) -> None:
+        """Streams are cut, and nobody listens any more."""
+        self._stack.close()
+
+    def __enter__(self) -> "Dashboard":
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
+class View:
+    """A browser's window with one tab, and more of them on demand. What its scripts fail with is an error of
+    the test that uses it."""
+
+    def __init__(self, browser: "Browser", url: str, **options: Any) -> None:
+        self.url = url
+        self.context: BrowserContext = browser.new_context(
+            viewport=options.pop("viewport", {"width": 1440, "height": 900}), **options
+        )
+        self.context.set_default_timeout(_ANSWER_SECONDS * 1000)
+        self.failures: list[str] = []
+        self.page: Page = self.tab()
+
+    def tab(self) -> "Page":
+        """Another tab of the same window: it shares the cookie."""
+        page = self.context.new_page()
+        page.on("pageerror", lambda error: self.failures.append(str(error)))
+        page.on("console", lambda said: self._said(said.type, said.text))
+        return page
+
+    def sign_in(self, token: str) -> None:
+        self.page.goto(f"{self.url}?token={token}")
+
+    def open(self, hash: str) -> "Page":
+        """Go to a view of the page, as a bookmark does."""
+        self.page.goto(self.url + hash)
+        return self.page
+
+    def _said(self, kind: str, text: str) -> None:
+        # A dashboard that is away, or says no, is part of some tests; a broken rule of the policy of none.
+        if kind == "error" and "Failed to load resource" not in text and "ERR_" not in text:
+            self.failures.append(text)
+
+    def __enter__(self) -> "View":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.context.close()
+        if kind is None:
+            assert not self.failures, "\n".join(self.failures)

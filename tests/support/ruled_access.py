@@ -1,0 +1,71 @@
+"""Who may see and do what, as a test says it: rules like those of a cluster, over any site."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kubealign.client.errors import Forbidden, Unauthenticated
+from kubealign.client.records import ListQuery
+from kubealign.client.site import Site
+from kubealign_services.dashboard.access import Caller
+
+
+@dataclass(frozen=True)
+class Person:
+    """`namespaces`: where they may do everything of `verbs`; None: everywhere."""
+
+    name: str
+    namespaces: frozenset[str] | None = None
+    verbs: frozenset[str] = frozenset({"get", "list", "watch", "create", "patch", "delete"})
+    #: Seconds since the epoch.
+    expires: float | None = None
+
+
+@dataclass
+class RuledAccess:
+    """Implements Access. `people`: token -> person; it may change while it is in use."""
+
+    reader: Site
+    people: dict[str, Person]
+    read_only: bool = False
+    #: What everybody's token is refused with, for a while.
+    away: Exception | None = None
+    asked: list[tuple[str, str, str | None, str, str]] = field(default_factory=list)
+
+    async def caller(self, token: str) -> Caller:
+        if self.away is not None:
+            raise self.away
+        person = self.people.get(token)
+        if person is None:
+            raise Unauthenticated("the token is not known")
+        if person.expires is not None and person.expires <= time.time():
+            raise Unauthenticated("the token has expired: get a new one")
+        return Caller(person.name, token, expires=person.expires)
+
+    async def allow(
+        self,
+        caller: Caller,
+        verb: str,
+        namespace: str | None,
+        name: str = "",
+        resource: str = "alignmentjobs",
+    ) -> None:
+        self.asked.append((caller.name, verb, namespace, name, resource))
+        person = self.people[caller.token]
+        everywhere = person.namespaces is None
+        if verb not in person.verbs or not (everywhere or namespace in (person.namespaces or ())):
+            where = f"in namespace {namespace}" if namespace else "in every namespace"
+            raise Forbidden(f"{caller.name} may not {verb} {resource} {where}")
+
+    def writer(self, caller: Caller) -> Site:
+        return self.reader
+
+    async def namespaces(self, caller: Caller) -> Sequence[str]:
+        held = {job.namespace for job in (await self.reader.list(ListQuery(limit=500))).jobs}
+        allowed = self.people[caller.token].namespaces
+        return sorted(held if allowed is None else allowed)
+
+
+def bearer(token: str) -> Mapping[str, str]:
+    """The header that says who asks."""
+    return {"Authorization": f"Bearer {token}"}

@@ -1,0 +1,107 @@
+"""The thread behind the synchronous client."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kubealign.client.background_loop import BackgroundLoop
+from kubealign.client.errors import NotPossible
+
+
+async def numbers(ended: list[str], pause: float = 0.0) -> AsyncIterator[int]:
+    try:
+        for number in range(3):
+            yield number
+            await asyncio.sleep(pause)
+    finally:
+        ended.append("ended")
+
+
+async def answer(value: int = 42) -> int:
+    return value
+
+
+async def test_it_works_where_a_loop_runs_already() -> None:
+    loop = BackgroundLoop()
+    assert loop.call(answer()) == 42
+    ended: list[str] = []
+    assert list(loop.iterate(numbers(ended))) == [0, 1, 2]
+    assert ended == ["ended"]
+    loop.close()
+    loop.close()
+    with pytest.raises(NotPossible, match="closed"):
+        loop.call(answer())
+
+
+def test_who_stops_reading_lets_go_of_what_was_read() -> None:
+    loop = BackgroundLoop()
+    ended: list[str] = []
+    for number in loop.iterate(numbers(ended)):
+        if number == 1:
+            break
+    # The generator is closed as soon as nobody has it.
+    assert ended == ["ended"]
+    with pytest.raises(TimeoutError):
+        list(loop.iterate(numbers(ended, pause=60.0), seconds=0.05))
+    assert ended == ["ended"] * 2
+    loop.close()
+
+
+def test_an_interrupt_ends_the_work_too() -> None:
+    loop = BackgroundLoop()
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    def interrupt() -> None:
+        begun.wait(30)
+        # Nothing tells when the main thread has begun to wait.
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        loop.call(work())
+    assert cancelled.is_set()
+    assert loop.call(answer()) == 42
+    loop.close()
+
+
+def test_it_says_that_it_does_not_survive_a_fork() -> None:
+    loop = BackgroundLoop()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            loop.call(answer())
+        except NotPossible as refusal:
+            os.write(writer, str(refusal).encode())
+        os._exit(0)
+    os.close(writer)
+    assert b"make a new one in each process" in os.read(reader, 1000)
+    os.waitpid(child, 0)
+    os.close(reader)
+    assert loop.call(answer()) == 42
+    loop.close()
+
+
+def test_it_is_not_called_from_its_own_thread() -> None:
+    loop = BackgroundLoop()
+
+    async def within() -> int:
+        return loop.call(answer())
+
+    with pytest.raises(NotPossible, match="AsyncAlignmentClient"):
+        loop.call(within())
+    loop.close()

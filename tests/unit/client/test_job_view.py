@@ -1,0 +1,37 @@
+"""What a job's handle shows."""
+
+from kubealign.client.job_view import JobView
+from kubealign.client.records import JobRecord
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def view(**status: object) -> JobView:
+    return JobView(
+        JobRecord(
+            {
+                "metadata": {"name": EVIL, "namespace": EVIL},
+                "spec": {"algorithm": {EVIL: {}}},
+                "status": status,
+            }
+        )
+    )
+
+
+def test_whatever_a_job_says_is_shown_and_not_run() -> None:
+    shown = view(
+        phase="Failed", message=EVIL, roles=[{"name": EVIL, "replicas": 2, "ready": 1}], step=3, maxSteps=4
+    )._repr_html_()
+    assert EVIL not in shown and shown.count("&lt;img") == 5
+    assert "width:75.0%" in shown and "step 3 of 4" in shown and "1/2" in shown
+
+
+def test_a_handle_is_terse_on_a_terminal() -> None:
+    record = JobRecord(
+        {
+            "metadata": {"name": "sums", "namespace": "default"},
+            "status": {"phase": "Running", "step": 3, "maxSteps": 90, "reward": 0.41237},
+        }
+    )
+    assert repr(JobView(record)) == "<JobView default/sums: Running, step 3 of 90, reward 0.4124>"
+    assert "not looked at yet" in repr(JobView(JobRecord({"metadata": {"name": "a", "namespace": "b"}})))

@@ -1,0 +1,62 @@
+"""Rows of a job that was validated, rolled back and read on."""
+
+import math
+import sys
+
+import pytest
+
+from kubealign.client.errors import NotPossible
+from kubealign.client.metrics_table import MetricsTable
+from kubealign.read_model import StepMetrics
+
+
+def reported(*entries: tuple[int, int, dict[str, float]]) -> MetricsTable:
+    return MetricsTable.of(
+        StepMetrics(f"{place}-0", step, fence, values) for place, (step, fence, values) in enumerate(entries)
+    )
+
+
+def test_validation_stands_in_the_row_of_its_step() -> None:
+    table = reported(
+        (0, 1, {"val/loss": 3.0}), (1, 1, {"loss": 2.0}), (2, 1, {"loss": 1.0}), (2, 1, {"val/loss": 0.5})
+    )
+    assert table.rows == [
+        {"step": 0, "val/loss": 3.0},
+        {"step": 1, "loss": 2.0},
+        {"step": 2, "loss": 1.0, "val/loss": 0.5},
+    ]
+    assert table.columns == ["val/loss", "loss"]
+    assert table.column("loss") == [None, 2.0, 1.0]
+    assert len(table[1:]) == 2 and table[-1]["step"] == 2
+
+
+def test_a_rollback_takes_back_what_came_after_the_commit() -> None:
+    table = reported(
+        (1, 1, {"loss": 1.0}),
+        (2, 1, {"loss": 2.0, "only": 1.0}),
+        (3, 1, {"loss": 3.0}),
+        (3, 1, {"val/loss": 9.0}),
+        (2, 2, {"loss": 20.0}),
+        # The replaced driver's last words.
+        (4, 1, {"loss": 4.0}),
+    )
+    assert table.rows == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 20.0}]
+
+
+def test_pandas_or_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = reported((1, 1, {"loss": 1.0}), (2, 1, {"val/x": 2.0}))
+    frame = table.to_pandas()
+    assert frame.index.tolist() == [1, 2] and frame.index.name == "step"
+    assert frame["loss"].tolist()[0] == 1.0 and math.isnan(frame["loss"].tolist()[1])
+    assert reported().to_pandas().empty
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(NotPossible, match="pip install pandas"):
+        table.to_pandas()
+
+
+def test_what_it_shows_is_text() -> None:
+    table = reported((1, 1, {"<script>": math.nan, "reward/mean": 0.123456}))
+    assert repr(table) == "MetricsTable(1 steps to 1, 2 figures)"
+    shown = table._repr_html_()
+    assert "<script>" not in shown and "&lt;script&gt;" in shown and "0.1235" in shown and "nan" in shown
+    assert "no steps yet" in repr(reported())

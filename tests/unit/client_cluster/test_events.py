@@ -1,0 +1,52 @@
+"""What Kubernetes noted about a job and its pods."""
+
+from typing import Any
+
+from kubealign.client.cluster_events import events, of_pods
+from kubealign.client.records import JobRecord
+
+SPEC = {
+    "maxSteps": 1,
+    "algorithm": {"sft": {}},
+    "policy": {"model": {"volume": {"claimName": "m", "path": "b"}}},
+    "data": {"demonstrations": {"source": {"volume": {"claimName": "d", "path": "t.jsonl"}}}},
+    "checkpoint": {"volume": {"claimName": "r"}},
+}
+JOB = JobRecord(
+    {
+        "apiVersion": "kubealign.dev/v1alpha1",
+        "kind": "AlignmentJob",
+        "metadata": {"name": "one", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": SPEC,
+    }
+)
+
+
+def event(pod: str, at: str, **more: Any) -> dict[str, Any]:
+    return {
+        "regarding": {"kind": "Pod", "name": pod},
+        "eventTime": f"2026-01-01T00:00:{at}Z",
+        "reason": "Scheduled",
+        "note": "it was",
+        **more,
+    }
+
+
+def test_pods_of_the_job_are_known_by_their_names_even_when_they_are_gone() -> None:
+    items = [event(f"one-{name}", "01") for name in ("driver", "trainer-0", "nats", "prepare", "rollout-12")]
+    strange = [event(name, "01") for name in ("one", "one-driver-2", "one-two-driver", "two-driver", "")]
+    assert of_pods([*items, *strange], JOB) == items
+    # A newer kubealign made it: its spec is not understood.
+    newer = JobRecord({**JOB.resource, "spec": {**SPEC, "algorithm": {"tomorrow": {}}}})
+    assert of_pods([*items, *strange], newer) == items
+
+
+def test_events_are_told_in_order_with_their_count_and_those_of_an_earlier_job_left_out() -> None:
+    again = {"series": {"count": 3, "lastObservedTime": "2026-01-01T00:00:09Z"}, "type": "Warning"}
+    old = event("one-driver", "05", eventTime="2025-12-31T23:59:59Z")
+    items = [event("one-driver", "05", **again), event("one-nats", "07.5"), old, {"note": "without a time"}]
+    found = events(items, "one", JOB.created)
+    assert [(held.message, held.count, held.type) for held in found] == [
+        ("nats: it was", 1, "Normal"),
+        ("driver: it was", 3, "Warning"),
+    ]
