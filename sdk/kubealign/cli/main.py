@@ -1,12 +1,35 @@
-"""The `kubealign` command."""
+"""The `kubealign` command, and the same as a plugin of kubectl: `kubectl align`."""
 
+import os
+import shlex
+import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from kubealign import __version__
+from kubealign.cli.bench import bench
+from kubealign.cli.change import delete, resume, scale, suspend
+from kubealign.cli.completion import completion
+from kubealign.cli.dashboard import dashboard
+from kubealign.cli.describe import describe
+from kubealign.cli.doctor import doctor
+from kubealign.cli.explain import explain
+from kubealign.cli.init import init
+from kubealign.cli.list_jobs import get, list_jobs
+from kubealign.cli.logs import events, logs
+from kubealign.cli.metrics import metrics
 from kubealign.cli.run import run
+from kubealign.cli.samples import samples
+from kubealign.cli.submit import submit
+from kubealign.cli.top import top
 from kubealign.cli.validate import validate
+from kubealign.cli.wait import wait
+
+# Of cobra's shell completion, which kubectl speaks: do not offer files.
+_NO_FILES = ":4"
 
 app = typer.Typer(
     name="kubealign",
@@ -33,8 +56,50 @@ def kubealign(
     """Align language models: one AlignmentJob, on this machine or on Kubernetes."""
 
 
-app.command()(validate)
-app.command()(run)
+#: By panel of the help, in its order.
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Write a job": {"init": init, "explain": explain, "validate": validate},
+    "Run it": {"run": run, "submit": submit, "wait": wait},
+    "Look at it": {
+        "list": list_jobs,
+        "get": get,
+        "describe": describe,
+        "top": top,
+        "logs": logs,
+        "metrics": metrics,
+        "samples": samples,
+        "events": events,
+        "dashboard": dashboard,
+    },
+    "Change it": {"scale": scale, "suspend": suspend, "resume": resume, "delete": delete},
+    "This machine and the cluster": {"doctor": doctor, "bench": bench, "completion": completion},
+}
+for _panel, _commands in COMMANDS.items():
+    for _name, _command in _commands.items():
+        app.command(_name, rich_help_panel=_panel)(_command)
+app.command("ls", hidden=True)(list_jobs)
+# The shells' own words for what is typed so far; `completion` prints the scripts that call for it.
+completion_init()
+
+
+def plugin() -> None:
+    """`kubectl align ...`, which kubectl calls as kubectl-align."""
+    app(prog_name="kubectl align")
+
+
+def plugin_completion() -> None:
+    """What kubectl completes after `kubectl align`: a word a line, then what it may do besides (nothing)."""
+    words = ["kubealign", *sys.argv[1:]]
+    os.environ |= {
+        "_KUBEALIGN_COMPLETE": "complete_bash",
+        "COMP_WORDS": shlex.join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    try:
+        app(prog_name="kubealign")
+    finally:
+        typer.echo(_NO_FILES)
+
 
 if __name__ == "__main__":
-    app()
+    app(prog_name="kubealign")

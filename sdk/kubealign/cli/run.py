@@ -1,22 +1,16 @@
 """`kubealign run`: the jobs of a file on this machine."""
 
 import asyncio
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from kubealign.cli.exits import refuse, told
 from kubealign.cli.options import Overrides, Parameters, parameters
-from kubealign.cli.report import show_errors
-from kubealign.local.admission import has_succeeded
-from kubealign.local.display import display_for
-from kubealign.local.dry_run import plan
-from kubealign.local.failure import RunFailed
-from kubealign.local.run_jobs import run_jobs
-from kubealign.spec.dependencies import order
-from kubealign.spec.errors import SpecErrors
-from kubealign.spec.load import load_jobs
+from kubealign.cli.where import RUNS_DIR
 
 
 def run(
@@ -24,7 +18,8 @@ def run(
     param: Parameters = [],  # noqa: B006 (typer copies it)
     set_: Overrides = [],  # noqa: B006
     runs_dir: Annotated[
-        Path, typer.Option("--runs-dir", help="Where each job has its folder.", metavar="FOLDER")
+        Path,
+        typer.Option("--runs-dir", envvar=RUNS_DIR, help="Where each job has its folder.", metavar="FOLDER"),
     ] = Path("runs"),
     dry_run: Annotated[
         bool,
@@ -36,32 +31,41 @@ def run(
             "--fresh", help="Delete earlier runs of these jobs, with their results, and start again."
         ),
     ] = False,
+    page: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard/--no-dashboard",
+            envvar="KUBEALIGN_RUN_DASHBOARD",
+            help="Serve the dashboard of these runs meanwhile, and print its address.",
+        ),
+    ] = True,
 ) -> None:
     """Run a file's jobs on this machine, each after those that it depends on.
 
     Ctrl-C stops in good order; the same command goes on from there.
     """
+    # Imported here, as in every command: the others do not wait for what this one needs.
+    from rich.console import Console
+
+    from kubealign.local.admission import has_succeeded
+    from kubealign.local.dashboard import dashboard
+    from kubealign.local.display import display_for
+    from kubealign.local.dry_run import plan
+    from kubealign.local.run_jobs import run_jobs
+    from kubealign.spec.dependencies import order
+    from kubealign.spec.load import load_jobs
+
     runs_dir = runs_dir.absolute()
-    try:
+    with told():
         jobs = order(load_jobs(file, parameters(param), set_), has_succeeded(runs_dir))
-    except SpecErrors as errors:
-        show_errors(errors.errors)
-        raise typer.Exit(1) from None
-    except RunFailed as refusal:
-        _refuse(str(refusal))
-    if dry_run:
-        for line in plan(jobs):
-            typer.echo(line)
-        return
-    try:
-        code = asyncio.run(run_jobs(jobs, runs_dir, fresh, display_for(Console())))
-    except RunFailed as refusal:
-        _refuse(str(refusal))
-    except OSError as error:
-        _refuse(f"the run's folder cannot be used: {error}")
+        if dry_run:
+            for line in plan(jobs):
+                typer.echo(line)
+            return
+        try:
+            display = display_for(Console())
+            beside = partial(dashboard, runs_dir, display.say) if page else nullcontext
+            code = asyncio.run(run_jobs(jobs, runs_dir, fresh, display, beside=beside))
+        except OSError as error:
+            refuse(f"the run's folder cannot be used: {error}")
     raise typer.Exit(code)
-
-
-def _refuse(message: str) -> NoReturn:
-    Console(stderr=True).print(message, style="red", soft_wrap=True, markup=False, highlight=False)
-    raise typer.Exit(1)

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
+from kubealign.cli.exits import ExitCode
 from kubealign.cli.options import Overrides, Parameters, parameters
-from kubealign.cli.report import show_errors
-from kubealign.spec.load import load_files
 
 
 def validate(
@@ -16,6 +15,9 @@ def validate(
     set_: Overrides = [],  # noqa: B006
 ) -> None:
     """Check job files: every error of every file at once, each with its line and the remedy."""
+    from kubealign.cli.report import show_errors
+    from kubealign.spec.load import load_files
+
     checked, errors = load_files(files, parameters(param), set_)
     show_errors(errors)
     for file in checked:
@@ -24,4 +26,4 @@ def validate(
             jobs = "1 job" if len(file.jobs) == 1 else f"{len(file.jobs)} jobs"
             typer.echo(f"{file.path}: {jobs}, valid")
     if errors or any(file.errors for file in checked):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.INVALID_JOB)

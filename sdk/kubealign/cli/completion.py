@@ -1,0 +1,58 @@
+"""`kubealign completion`, and the names of jobs that a shell completes."""
+
+import asyncio
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+_PATIENCE_SECONDS = 2.0
+_MOST = 200
+
+
+class Shell(StrEnum):
+    """Those whose completion scripts there are."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", show_default=False, help="bash, zsh or fish.")],
+) -> None:
+    """Print a script that completes commands, options and the names of jobs.
+
+    bash: source <(kubealign completion bash), in ~/.bashrc.
+    zsh: source <(kubealign completion zsh), in ~/.zshrc after compinit.
+    fish: kubealign completion fish > ~/.config/fish/completions/kubealign.fish
+    """
+    # Typer's own, which it offers as an option of the root command only.
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    typer.echo(
+        get_completion_script(prog_name="kubealign", complete_var="_KUBEALIGN_COMPLETE", shell=shell.value)
+    )
+
+
+def job_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of jobs of the site that the options so far mean; none when it does not answer soon."""
+    from kubealign.cli.where import Where
+
+    said: dict[str, Any] = {name: context.params.get(name) for name in Where.__dataclass_fields__}
+    said["local"] = bool(said["local"])
+    try:
+        return asyncio.run(_names(Where(**said), incomplete))
+    except Exception:  # noqa: BLE001 (a shell that completes has no place for an error)
+        return []
+
+
+async def _names(where: Any, incomplete: str) -> list[str]:
+    from kubealign.cli.where import site_of
+    from kubealign.client.records import ListQuery
+
+    async with asyncio.timeout(_PATIENCE_SECONDS), site_of(where) as site:
+        usual = site.namespace if site.kind == "cluster" else None
+        query = ListQuery(namespace=where.namespace or usual, search=incomplete, sort="name", limit=_MOST)
+        page = await site.list(query)
+    return [record.name for record in page.jobs if record.name.startswith(incomplete)]

@@ -1,0 +1,150 @@
+"""The page about the commands, made from them: `python -m kubealign.cli.document [--write PATH]`."""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from kubealign.cli.command import SITE_OPTIONS
+from kubealign.cli.exits import MEANINGS
+from kubealign.cli.main import COMMANDS, app
+from kubealign.spec.fields import inner
+
+_INTRODUCTION = """\
+# The command line
+
+<!-- Made from sdk/kubealign/cli by `python -m kubealign.cli.document --write docs/cli.md`. -->
+
+`kubealign COMMAND`, or `kubectl align COMMAND`: the same commands, as a plugin of kubectl. `-h` after a
+command tells its options.
+
+```
+kubealign init ppo > job.yaml       # a commented job to begin with
+kubealign validate job.yaml         # every error at once, each with its remedy
+kubealign run job.yaml              # on this machine, before your eyes
+kubealign submit job.yaml           # on the cluster; with --local on this machine, in the background
+kubealign list
+kubealign logs JOB -f
+```
+
+## Which jobs
+
+One rule says whether a command is about this machine or a cluster:
+
+1. `--runs-dir FOLDER` means the jobs of this machine in that folder, `--local` those in `./runs`.
+2. `--kubeconfig FILE` and `--context NAME` mean a cluster.
+3. Without any of them: where the environment has `KUBEALIGN_RUNS_DIR`, this machine with that folder; else
+   the cluster, found as kubectl finds it (`KUBECONFIG`, `~/.kube/config`, in a pod its service account).
+
+These options say it, after every command that asks:
+"""
+_OUTPUT = """\
+## Output
+
+Tables are for people: on a terminal they are in colour and folded at its width, elsewhere they are plain
+lines. `--no-color` or the environment's `NO_COLOR` takes the colours away. Scripts take `-o json`, `-o yaml`
+(the resource as Kubernetes has it; a list is an AlignmentJobList) or `-o name`. What is asked for goes to
+stdout, everything else to stderr. Control characters in texts of others (logs, samples, messages) are shown
+on a terminal, not obeyed.
+
+## Exit codes
+
+| Code | Meaning |
+| --- | --- |
+"""
+
+
+def page() -> str:
+    """docs/cli.md."""
+    group: Any = get_command(app)
+    commands = {name: group.commands[name] for panel in COMMANDS.values() for name in panel}
+    any_site = next(command for command in commands.values() if _asks(command))
+    shared = [parameter for parameter in any_site.params if parameter.name in SITE_OPTIONS]
+    parts = [_INTRODUCTION, *_options(shared), "", _OUTPUT.rstrip("\n")]
+    parts += [f"| {int(code)} | {meaning} |" for code, meaning in MEANINGS.items()]
+    for panel, names in COMMANDS.items():
+        parts += ["", f"## {panel}"]
+        for name in names:
+            parts += ["", *_command(name, commands[name])]
+    return "\n".join(parts) + "\n"
+
+
+def _asks(command: Any) -> bool:
+    return set(SITE_OPTIONS) <= {parameter.name for parameter in command.params}
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    own = [p for p in command.params if not (_asks(command) and p.name in SITE_OPTIONS)]
+    arguments = [p for p in own if p.param_type_name == "argument"]
+    words = " ".join(_argument(argument) for argument in arguments)
+    yield f"### {name}"
+    yield ""
+    options = "[OPTIONS]" if len(own) > len(arguments) else ""
+    yield f"`{' '.join(part for part in ('kubealign', name, words, options) if part)}`"
+    yield ""
+    yield "\n\n".join(" ".join(part.split()) for part in _help(command).split("\n\n"))
+    told = sorted((p for p in own if p.help), key=lambda p: p.param_type_name != "argument")
+    if told:
+        yield ""
+        yield from _options(told)
+    if _asks(command):
+        yield ""
+        yield "And those that say [which jobs](#which-jobs)."
+
+
+def _help(command: Any) -> str:
+    # Lines of shell stay lines.
+    return re.sub(
+        r"^ *((?:bash|zsh|fish): .*|kubealign .*)$", r"\n`\1`\n", command.help or "", flags=re.MULTILINE
+    )
+
+
+def _argument(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _options(parameters: Any) -> list[str]:
+    lines = ["| Option | Default | Meaning |", "| --- | --- | --- |"]
+    for parameter in parameters:
+        if parameter.param_type_name == "argument":
+            lines.append(f"| `{_argument(parameter).strip('[]')}` | | {parameter.help} |")
+            continue
+        names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+        value = "" if parameter.is_flag else f" {_value(parameter)}"
+        text = (parameter.help or "").replace("|", "\\|")
+        lines.append(f"| {names}{value} | {_default(parameter)} | {text} |")
+    return lines
+
+
+def _value(parameter: Any) -> str:
+    kind = inner(parameter.type_descriptor.annotation)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return " or ".join(f"`{choice.value}`" for choice in kind)
+    return str(parameter.metavar or "NUMBER")
+
+
+def _default(parameter: Any) -> str:
+    value = parameter.default
+    if value is None or value is False or value in ("", [], ()) or callable(value):
+        return ""
+    return f"`{getattr(value, 'value', value)}`"
+
+
+def main() -> None:
+    """Write the page to stdout, or to the file that --write names."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--write", type=Path, metavar="PATH")
+    path: Path | None = parser.parse_args().write
+    if path is None:
+        sys.stdout.write(page())
+    else:
+        path.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Events as a table. Pure."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.table import Table
+from rich.text import Text
+
+from kubealign.cli.ages import age
+from kubealign.cli.job_table import table
+from kubealign.cli.terminal import safe
+from kubealign.client.records import JobEvent
+
+
+def event_rows(events: Sequence[JobEvent], now: datetime | None = None) -> Table:
+    made = table(["AGE", "TYPE", "REASON", "MESSAGE"])
+    for event in events:
+        often = f"{age(event.time, now)} (x{event.count})" if event.count > 1 else age(event.time, now)
+        warning = event.type == "Warning"
+        made.add_row(
+            often,
+            Text(event.type, style="yellow" if warning else "dim"),
+            safe(event.reason),
+            safe(event.message.strip()),
+        )
+    return made

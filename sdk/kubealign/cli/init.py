@@ -1,0 +1,42 @@
+"""`kubealign init`: a job to begin with."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class AlgorithmName(StrEnum):
+    """The spec's algorithms, as a command line spells them."""
+
+    SFT = "sft"
+    REWARD_MODEL = "reward-model"
+    PPO = "ppo"
+    RLOO = "rloo"
+    GRPO = "grpo"
+
+
+def init(
+    algorithm: Annotated[
+        AlgorithmName,
+        typer.Argument(metavar="ALGORITHM", show_default=False, help="sft, reward-model, ppo, ..."),
+    ],
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="The job's name.", show_default=False)
+    ] = None,
+) -> None:
+    """Write a commented job for an algorithm.
+
+    What must be set is set; every other field stands there with its default.
+
+    kubealign init ppo > job.yaml && kubealign validate job.yaml
+    """
+    from kubealign.cli.exits import told
+    from kubealign.spec.job import AlignmentJob
+    from kubealign.spec.template import template
+
+    with told():
+        text = template(algorithm.value, name or f"my-{algorithm.value}")
+        # A name that no job may have is told before anything is written.
+        AlignmentJob.from_yaml(text)
+    typer.echo(text, nl=False)

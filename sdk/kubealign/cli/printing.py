@@ -1,0 +1,53 @@
+"""Jobs as documents and as names: what -o json, -o yaml and -o name print."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from kubealign.cli.options import Format
+
+if TYPE_CHECKING:
+    from kubealign.client.records import JobRecord
+
+_UNSEEN = re.compile(r"[\x7f-\x9f]")
+
+
+def as_json(value: Any) -> str:
+    """Indented; what a terminal would obey is escaped, as JSON allows."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def as_yaml(value: Any) -> str:
+    import yaml
+
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000).rstrip("\n")
+
+
+def print_document(record: "JobRecord", format_: Format) -> None:
+    """One job as json, yaml or its name."""
+    _print(dict(record.resource), [record], format_)
+
+
+def print_list(records: Sequence["JobRecord"], format_: Format) -> None:
+    """Jobs as an AlignmentJobList, or their names."""
+    from kubealign.spec.job import API_VERSION, KIND
+
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": f"{KIND}List",
+        "metadata": {"resourceVersion": ""},
+        "items": [dict(record.resource) for record in records],
+    }
+    _print(document, records, format_)
+
+
+def _print(document: Mapping[str, Any], records: Sequence["JobRecord"], format_: Format) -> None:
+    if format_ is Format.NAME:
+        for record in records:
+            typer.echo(f"alignmentjob.kubealign.dev/{record.name}")
+    else:
+        typer.echo(as_json(document) if format_ is Format.JSON else as_yaml(document))

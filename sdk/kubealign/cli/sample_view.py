@@ -1,0 +1,34 @@
+"""One sample, to be read. Pure."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kubealign.cli.job_table import number
+from kubealign.cli.terminal import safe
+from kubealign.read_model import Sample
+
+
+def sample_view(sample: Sample) -> RenderableType:
+    """What it is, the prompt, the response, and the rewards by source where there are several."""
+    head = Text.assemble((f"step {sample.step}", "bold"))
+    if sample.reward is not None:
+        head.append("  reward ", style="dim").append(number(sample.reward), style=_color(sample.reward))
+    head.append("  weights ", style="dim").append(str(sample.weight_version))
+    if sample.purpose not in ("", "train"):
+        head.append(f"  {safe(sample.purpose)}", style="cyan")
+    if sample.truncated:
+        head.append("  cut off at maxTokens", style="yellow")
+    if len(sample.rewards) > 1:
+        for name, value in sample.rewards.items():
+            head.append(f"  {safe(name)} ", style="dim").append(number(value))
+    texts = Table.grid(padding=(0, 2, 0, 0))
+    texts.add_column(style="dim", no_wrap=True)
+    texts.add_column(overflow="fold")
+    texts.add_row("  prompt", Text(safe(sample.prompt)))
+    texts.add_row("  response", Text(safe(sample.response), style="bold"))
+    return Group(head, texts, Text())
+
+
+def _color(reward: float) -> str:
+    return "green" if reward > 0 else "red" if reward < 0 else "default"

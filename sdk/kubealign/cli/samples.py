@@ -1,0 +1,46 @@
+"""`kubealign samples`: what the model says."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kubealign.cli.command import Here, asks_site
+from kubealign.cli.options import JobName, RowFormat
+from kubealign.cli.printing import as_json
+from kubealign.cli.terminal import show
+
+if TYPE_CHECKING:
+    from kubealign.read_model import Sample
+
+
+@asks_site
+async def samples(
+    here: Here,
+    job: JobName,
+    step: Annotated[
+        int | None, typer.Option("--step", min=0, help="Of this step alone.", show_default=False)
+    ] = None,
+    count: Annotated[int, typer.Option("--count", "-c", min=1, max=1000, help="At most so many.")] = 5,
+    output: Annotated[
+        RowFormat, typer.Option("--output", "-o", help="How they are shown.")
+    ] = RowFormat.TABLE,
+) -> None:
+    """Show a job's newest samples: prompt, response, rewards, weight version."""
+    from kubealign.cli.sample_view import sample_view
+
+    found = await here.site.samples(await here.ref(job), count=count, step=step, newest=True)
+    if output is RowFormat.JSON:
+        typer.echo(as_json([_document(sample) for sample in reversed(found)]))
+    elif found:
+        show(here.console, *(sample_view(sample) for sample in reversed(found)))
+    else:
+        typer.echo(f"No samples of {job}" + (f" at step {step}." if step is not None else " yet."), err=True)
+
+
+def _document(sample: "Sample") -> dict[str, Any]:
+    """As the REST API has it."""
+    from dataclasses import asdict
+
+    from pydantic.alias_generators import to_camel
+
+    return {to_camel(name): value for name, value in asdict(sample).items()}

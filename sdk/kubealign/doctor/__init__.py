@@ -1,0 +1,1 @@
+"""What this machine or a cluster lacks for running jobs, and the remedy."""

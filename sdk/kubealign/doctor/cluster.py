@@ -1,0 +1,194 @@
+"""What jobs on a cluster need, as the caller sees it. Nothing is changed there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from kubealign import __version__
+from kubealign.client.errors import Forbidden, KubealignError, Unauthenticated
+from kubealign.client.kubernetes_api import KubernetesApi
+from kubealign.doctor.finding import Finding, missing, ok, warning
+from kubealign.spec.job import GROUP, VERSION
+
+_INSTALL = "helm install kubealign charts/kubealign -n kubealign-system --create-namespace"
+_PART_OF = "app.kubernetes.io/part-of=kubealign"
+_COMPONENT = "app.kubernetes.io/component"
+_RELEASE = "app.kubernetes.io/version"
+_USUAL_NAMESPACE = "kubealign-system"
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+#: (verb, group, resource, subresource): without these there is no point, without the others less of one.
+_NEEDED = (
+    ("create", GROUP, "alignmentjobs", ""),
+    ("get", GROUP, "alignmentjobs", ""),
+    ("list", GROUP, "alignmentjobs", ""),
+)
+_USEFUL = (
+    ("watch", GROUP, "alignmentjobs", ""),
+    ("patch", GROUP, "alignmentjobs", ""),
+    ("delete", GROUP, "alignmentjobs", ""),
+    ("patch", GROUP, "alignmentjobs", "scale"),
+    ("list", "", "pods", ""),
+    ("get", "", "pods", "log"),
+    ("list", "events.k8s.io", "events", ""),
+)
+
+
+async def examine(api: KubernetesApi, namespace: str) -> AsyncIterator[Finding]:
+    """Finding by finding; where the API server does not answer, that one alone."""
+    try:
+        version = await api.get("/version")
+    except Unauthenticated as error:
+        yield missing("API server", str(error), "log in again, or name another --context")
+        return
+    except KubealignError as error:
+        yield missing(
+            "API server", str(error), "name another --context or --kubeconfig, or mend the connection"
+        )
+        return
+    yield ok("API server", f"{api.server}, Kubernetes {version.get('gitVersion', '?')}")
+    resource = await _resource(api)
+    yield resource
+    yield await _rights(api, namespace)
+    parts = await _platform(api)
+    for part in parts:
+        yield part
+    yield await _storage(api)
+
+
+async def _resource(api: KubernetesApi) -> Finding:
+    what = f"alignmentjobs.{GROUP}"
+    try:
+        group = await api.get(f"/apis/{GROUP}")
+    except Forbidden as error:
+        return warning(what, str(error), "ask the cluster's administrator whether kubealign is installed")
+    except KubealignError:
+        return missing(what, "the cluster does not know it", _INSTALL)
+    served = [str(version.get("version")) for version in group.get("versions") or []]
+    if VERSION not in served:
+        return missing(
+            what, f"served as {', '.join(served)}, not as {VERSION}", "take the SDK of the chart's version"
+        )
+    try:
+        crd = await api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/alignmentjobs.{GROUP}")
+    except KubealignError:
+        # Not everybody may read definitions; that it is served is what matters.
+        return ok(what, VERSION)
+    release = (crd["metadata"].get("labels") or {}).get(_RELEASE, "")
+    if release and release != __version__:
+        remedy = f"helm upgrade, or pip install kubealign=={release}: fields may differ"
+        return warning(what, f"{VERSION} of release {release}; this SDK is {__version__}", remedy)
+    return ok(what, f"{VERSION} of release {release or 'unknown'}")
+
+
+async def _rights(api: KubernetesApi, namespace: str) -> Finding:
+    what = f"your rights in {namespace}"
+    asked = (*_NEEDED, *_USEFUL)
+    try:
+        allowed = await asyncio.gather(*(_allowed(api, namespace, *right) for right in asked))
+    except KubealignError as error:
+        return warning(what, f"cannot be asked for: {error}", "kubectl auth can-i --list")
+    denied = [right for right, may in zip(asked, allowed, strict=True) if not may]
+    if not denied:
+        return ok(what, "all that the commands need")
+    told = "you may not " + ", ".join(_spelled(*right) for right in denied)
+    remedy = f"have a RoleBinding made in {namespace} to the ClusterRole edit (or view, to look on)"
+    tell = missing if any(right in _NEEDED for right in denied) else warning
+    return tell(what, told, remedy)
+
+
+async def _allowed(
+    api: KubernetesApi, namespace: str, verb: str, group: str, resource: str, subresource: str
+) -> bool:
+    attributes = {
+        "namespace": namespace,
+        "verb": verb,
+        "group": group,
+        "resource": resource,
+        "subresource": subresource,
+    }
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    review = await api.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+    return bool((review.get("status") or {}).get("allowed"))
+
+
+def _spelled(verb: str, group: str, resource: str, subresource: str) -> str:
+    return f"{verb} {resource}{f'/{subresource}' if subresource else ''}"
+
+
+async def _platform(api: KubernetesApi) -> Sequence[Finding]:
+    """Operator, Redis, dashboard."""
+    try:
+        found = [
+            *await _workloads(api, "deployments"),
+            *await _workloads(api, "statefulsets"),
+        ]
+    except KubealignError as error:
+        remedy = "ask the cluster's administrator whether they run: you may not look there"
+        return [warning("operator, Redis, dashboard", str(error), remedy)]
+    by_component: dict[str, Any] = {
+        item["metadata"].get("labels", {}).get(_COMPONENT, ""): item for item in found
+    }
+    return [
+        _workload("operator", by_component.get("operator"), missing, "nobody runs jobs", _INSTALL),
+        _workload(
+            "Redis",
+            by_component.get("redis"),
+            warning,
+            "none of the chart's: without one jobs run without figures",
+            "redis.embedded.enabled or redis.external in the chart's values",
+        ),
+        _workload(
+            "dashboard",
+            by_component.get("dashboard"),
+            warning,
+            "not installed: metrics and samples cannot be read from outside",
+            "dashboard.enabled=true in the chart's values",
+        ),
+    ]
+
+
+async def _workloads(api: KubernetesApi, plural: str) -> Sequence[Any]:
+    query = {"labelSelector": _PART_OF}
+    try:
+        found = await api.list(f"/apis/apps/v1/{plural}", query)
+    except Forbidden:
+        found = await api.list(f"/apis/apps/v1/namespaces/{_USUAL_NAMESPACE}/{plural}", query)
+    return list(found.get("items") or [])
+
+
+def _workload(what: str, item: Any, tell: Any, absent: str, remedy: str) -> Finding:
+    if item is None:
+        found: Finding = tell(what, absent, remedy)
+        return found
+    place = f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+    wanted = (item.get("spec") or {}).get("replicas", 1)
+    ready = (item.get("status") or {}).get("readyReplicas") or 0
+    if ready == 0:
+        namespace = item["metadata"]["namespace"]
+        told: Finding = tell(
+            what, f"{place}: none of {wanted} is ready", f"kubectl get pods -n {namespace}, and describe them"
+        )
+        return told
+    return ok(what, f"{place}: {ready} of {wanted} ready")
+
+
+async def _storage(api: KubernetesApi) -> Finding:
+    what = "storage"
+    remedy = "make a PersistentVolumeClaim that all pods of a job can write, for checkpoint.volume"
+    try:
+        classes = (await api.list("/apis/storage.k8s.io/v1/storageclasses")).get("items") or []
+    except KubealignError as error:
+        return warning(what, f"cannot be looked at: {error}", remedy)
+    if not classes:
+        return warning(what, "no StorageClass", remedy)
+    default = [
+        item["metadata"]["name"]
+        for item in classes
+        if (item["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
+    ]
+    names = ", ".join(sorted(item["metadata"]["name"] for item in classes))
+    return ok(what, f"StorageClass {names}" + (f"; {default[0]} is the default" if default else ""))

@@ -1,0 +1,211 @@
+"""Which site is meant, how commands end, and what stands around them."""
+
+import asyncio
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+from typer.testing import Result
+
+from kubealign.cli.ages import age, span
+from kubealign.cli.terminal import safe
+from kubealign.cli.where import Where, site_of
+from kubealign.client.errors import KubealignError, Unavailable
+from kubealign.client.records import JobRef
+from support.memory_site import MemorySite
+
+Run = Callable[..., Result]
+Submitted = Callable[..., JobRef]
+
+
+def test_the_rule_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBEALIGN_RUNS_DIR", raising=False)
+    assert Where().folder is None
+    assert Where(local=True).folder == Path("runs")
+    assert Where(runs_dir=Path("a")).folder == Path("a")
+    monkeypatch.setenv("KUBEALIGN_RUNS_DIR", "b")
+    assert Where().folder == Where(local=True).folder == Path("b")
+    assert Where(runs_dir=Path("a")).folder == Path("a")
+    assert Where(context="c").folder is None
+    with pytest.raises(typer.BadParameter, match="drop one"):
+        Where(local=True, context="c").folder  # noqa: B018
+
+
+def test_without_a_cluster_it_says_how_to_mean_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("KUBEALIGN_RUNS_DIR", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    async def ask() -> None:
+        async with site_of(Where()):
+            raise AssertionError("there is no cluster")
+
+    with pytest.raises(Unavailable, match="add --local or --runs-dir FOLDER"):
+        asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (200, "3m20s"),
+        (3 * 3600 - 1, "179m"),
+        (5 * 3600 + 720, "5h12m"),
+        (30 * 3600, "30h"),
+        (76 * 3600, "3d4h"),
+        (90 * 86_400, "90d"),
+        (3 * 365 * 86_400 + 40 * 86_400, "3y40d"),
+    ],
+)
+def test_spans(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_ages() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert (age(now - timedelta(hours=1), now), age(None)) == ("60m", "-")
+
+
+def test_control_characters_are_shown() -> None:
+    assert safe("a\tb\nc \x1b[2J\x9b31m\r\x7f") == "a\tb\nc \\x1b[2J\\x9b31m\\x0d\\x7f"
+
+
+@pytest.mark.parametrize("error", [KubealignError("it is so"), Unavailable("it is so")])
+def test_what_a_site_raises_is_one_line(site: MemorySite, run: Run, error: KubealignError) -> None:
+    site.failing = error
+    for command in (
+        ["list"],
+        ["get", "a"],
+        ["logs", "a"],
+        ["delete", "a", "-y"],
+        ["top", "a"],
+        ["wait", "a"],
+    ):
+        done = run(*command)
+        assert (done.exit_code, done.stdout, done.stderr) == (1, "", "it is so\n"), command
+
+
+def test_an_interrupt_ends_with_its_code(site: MemorySite, run: Run, submitted: Submitted) -> None:
+    submitted("ppo")
+
+    async def interrupted(ref: JobRef) -> None:
+        raise KeyboardInterrupt
+
+    site.get = interrupted  # type: ignore[method-assign,assignment]
+    assert run("get", "ppo").exit_code == 130
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """What the command writes to a terminal of 60 columns."""
+    program = (
+        "import asyncio, sys\n"
+        "from contextlib import asynccontextmanager\n"
+        "from kubealign.cli import command\n"
+        "from kubealign.cli.main import app\n"
+        "from support.bad_specs import whole_job\n"
+        "from support.memory_site import MemorySite\n"
+        "site = MemorySite()\n"
+        "ref = asyncio.run(site.create(whole_job('ppo'))).ref\n"
+        "site.status(ref, phase='Failed', message='word ' * 40)\n"
+        "@asynccontextmanager\n"
+        "async def site_of(where):\n"
+        "    yield site\n"
+        "command.site_of = site_of\n"
+        "app()\n"
+    )
+    master, slave = pty.openpty()
+    kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    kept |= {"PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm-256color", "COLUMNS": "60"}
+    started = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=kept | environment,
+    )
+    os.close(slave)
+    written = b""
+    try:
+        while chunk := os.read(master, 65_536):
+            written += chunk
+    except OSError:
+        # How a terminal says that nobody writes to it any more.
+        pass
+    finally:
+        os.close(master)
+        started.wait(30)
+    return written.decode()
+
+
+def test_colours_and_folding_on_a_terminal() -> None:
+    text = on_a_terminal("list")
+    assert "\x1b[1;31mFailed" in text
+    assert text.count("word") == 40 and len(text.splitlines()) > 5
+    for plain in (on_a_terminal("list", "--no-color"), on_a_terminal("list", NO_COLOR="1")):
+        assert "\x1b" not in plain and "Failed" in plain
+
+
+def test_the_plugin_of_kubectl(run: Run) -> None:
+    plugin = Path(sys.executable).with_name("kubectl-align")
+    done = subprocess.run([plugin, "list", "-h"], capture_output=True, text=True, timeout=60, check=True)
+    assert "Usage: kubectl align list [OPTIONS]" in done.stdout
+    completed = Path(sys.executable).with_name("kubectl_complete-align")
+    done = subprocess.run([completed, "des"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "describe\n:4\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(run: Run, shell: str) -> None:
+    done = run("completion", shell)
+    assert done.exit_code == 0
+    assert f"_KUBEALIGN_COMPLETE=complete_{shell}" in done.stdout
+    assert run("completion", "csh").exit_code == 2
+
+
+def test_names_of_jobs_are_completed(
+    site: MemorySite, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextlib import asynccontextmanager
+
+    from kubealign.cli import completion, where
+
+    submitted("ppo"), submitted("grpo"), submitted("sft", namespace="team-a")
+
+    @asynccontextmanager
+    async def found(where: Where):  # type: ignore[no-untyped-def]
+        yield site
+
+    monkeypatch.setattr(where, "site_of", found)
+
+    def completed(incomplete: str, **params: object) -> list[str]:
+        return completion.job_names(SimpleNamespace(params=params), incomplete)  # type: ignore[arg-type]
+
+    assert completed("") == ["grpo", "ppo"]
+    assert completed("pp") == ["ppo"]
+    assert completed("s", namespace="team-a") == ["sft"]
+    site.failing = Unavailable("away")
+    assert completed("") == []
+
+
+def test_commands_load_no_more_than_they_need() -> None:
+    program = (
+        "import sys\n"
+        "import kubealign.cli.main\n"
+        "heavy = {'torch', 'grpc', 'kubernetes', 'aiohttp', 'redis', 'pydantic', 'fastapi', 'yaml'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"

@@ -1,0 +1,117 @@
+"""init, explain and the page: what helps to write a job."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from kubealign.cli.document import page
+from kubealign.cli.init import AlgorithmName
+from kubealign.cli.main import COMMANDS
+from kubealign.spec.fields import allowed, entry, model_of
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.lookup import explanation, paths
+from kubealign.spec.template import template
+
+Run = Callable[..., Result]
+PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+ALGORITHMS = [name.value for name in AlgorithmName]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_init_writes_is_valid(run: Run, tmp_path: Path, algorithm: str) -> None:
+    written = run("init", algorithm)
+    assert written.exit_code == 0, written.output
+    path = tmp_path / "job.yaml"
+    path.write_text(written.stdout)
+    checked = run("validate", str(path))
+    assert (checked.exit_code, checked.stdout) == (0, f"{path}: 1 job, valid\n"), checked.stderr
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_is_commented_out_is_the_default(algorithm: str) -> None:
+    text = template(algorithm, "mine")
+    whole = re.sub(r"^( *)#(\w+:)", r"\1\2", text, flags=re.MULTILINE)
+    assert whole.count("\n") == text.count("\n") and len(whole) < len(text)
+    assert AlignmentJob.from_yaml(whole) == AlignmentJob.from_yaml(text)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_field_of_the_spec_is_there_or_means_nothing(algorithm: str) -> None:
+    text = template(algorithm, "mine")
+    told = set(re.findall(r"^  #?(?:# )?(\w+)(?::| is not set)", text, flags=re.MULTILINE))
+    left_out = set(allowed(model_of(AlignmentJob.model_fields["spec"].annotation))) - told  # type: ignore[arg-type]
+    online = {"rewards", "rollout", "reference", "critic"}
+    assert left_out == {"ppo": set(), "rloo": {"critic"}, "grpo": {"critic"}}.get(algorithm, online)
+
+
+def test_a_name_of_ones_own(run: Run) -> None:
+    assert "  name: sums\n" in run("init", "sft", "--name", "sums").stdout
+    done = run("init", "sft", "--name", "Not_A_Name")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "metadata.name: must be lower-case letters" in done.stderr
+    assert run("init", "dpo2").exit_code == 2
+
+
+def test_a_field_is_explained(run: Run) -> None:
+    text = run("explain", "spec.algorithm.ppo.gae.lambda").stdout
+    assert re.search(r"^DEFAULT +0\.95$", text, re.MULTILINE)
+    assert re.search(r"^BOUNDS +at least 0, at most 1$", text, re.MULTILINE)
+    text = run("explain", "spec.policy.model").stdout
+    assert "EXACTLY ONE OF" in text and "  huggingFace  HuggingFaceModel" in text
+    assert "A repository of the Hugging Face hub." in text
+    assert "required" in run("explain", "spec").stdout
+    assert run("explain", "aj.spec.rewards[0].weight").stdout == run("explain", "spec.rewards.weight").stdout
+    assert "Succeeded and Failed are final" in run("explain", "status.phase").stdout
+    assert "  metadata" in run("explain").stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("spec.algoritm", "no field spec.algoritm: did you mean spec.algorithm? spec has suspend, seed,"),
+        ("algorithm.ppo", "no field algorithm: did you mean spec.algorithm?"),
+        ("spec.promptsPerStep", "did you mean spec.algorithm.ppo.promptsPerStep or spec.algorithm.rloo"),
+        ("spec.seed.more", "no field spec.seed.more: spec.seed has no fields"),
+        ("status.fase", "no field status.fase: did you mean status.phase?"),
+        ("spec.algorithm.sft.xyzzy", "no field spec.algorithm.sft.xyzzy: spec.algorithm.sft has rowsPerStep"),
+    ],
+)
+def test_a_wrong_path_says_what_was_meant(run: Run, path: str, said: str) -> None:
+    done = run("explain", path)
+    assert done.exit_code == 1
+    assert said in done.stderr
+
+
+def test_every_field_can_be_explained() -> None:
+    def walk(model: type, above: str) -> int:
+        count = 0
+        for name, field in allowed(model).items():
+            path = f"{above}.{name}" if above else name
+            assert explanation(path).field.path == path
+            below = model_of(entry(field.annotation) or field.annotation)
+            count += 1 + (walk(below, path) if below is not None and path.count(".") < 3 else 0)
+        return count
+
+    assert walk(AlignmentJob, "") > 100
+
+
+def test_paths_are_completed() -> None:
+    assert paths("spec.algorithm.p") == ["spec.algorithm.ppo"]
+    assert paths("s") == ["spec", "status"]
+    assert paths("nothing.here") == []
+
+
+def test_the_page_is_not_stale() -> None:
+    assert PAGE.read_text() == page(), "run: python -m kubealign.cli.document --write docs/cli.md"
+
+
+def test_every_command_and_option_says_what_it_is() -> None:
+    text = page()
+    for name in (name for panel in COMMANDS.values() for name in panel):
+        assert f"\n### {name}\n" in text
+    assert [
+        row for row in text.splitlines() if row.startswith("| `") and row.rstrip("| ").endswith("`")
+    ] == []
