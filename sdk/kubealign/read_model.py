@@ -9,7 +9,8 @@ Keys, each after the prefix `kubealign:NAMESPACE:JOB:`
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,7 @@ from kubealign.process import RedisAccess
 BEGINNING = "0-0"
 _ANSWER_SECONDS = 5.0
 _ENTRIES_OF_A_STEP = 8
+_PAGE = 100
 _NOT_FINITE = ("nan", "inf", "-inf")
 
 
@@ -69,8 +71,8 @@ class Sample:
     purpose: str = ""
     #: The response's tokens, each as the text that it adds; empty where they were not kept.
     tokens: tuple[str, ...] = ()
-    #: Name -> a number for each of `tokens` (None: not known): logprobs, trainer_logprobs, logprob_gap, kl,
-    #: advantages, values.
+    #: Name -> a number for each of `tokens` (None: not known): logprobs (the engine's), trainer_logprobs,
+    #: logprob_gap (engine's less trainer's), kl (trainer's less reference's), advantages, values.
     token_values: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
 
 
@@ -79,10 +81,14 @@ class ReadModel:
 
     def __init__(self, access: RedisAccess) -> None:
         from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
 
         self._prefix = access.prefix
         self._redis: Any = Redis(
             **access.options,
+            # Once, for a connection that broke while nobody used it; who asks is not kept waiting.
+            retry=Retry(NoBackoff(), 1),
             decode_responses=True,
             socket_connect_timeout=_ANSWER_SECONDS,
             socket_timeout=_ANSWER_SECONDS,
@@ -95,6 +101,13 @@ class ReadModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._redis.aclose()
+
+    def of(self, prefix: str) -> "ReadModel":
+        """The same connections for the keys after another prefix. They are closed with this one; the other
+        is not to be closed."""
+        other = copy(self)
+        other._prefix = prefix
+        return other
 
     async def progress(self) -> JobProgress | None:
         """None as long as the driver has said nothing."""
@@ -120,7 +133,44 @@ class ReadModel:
 
     async def newest_samples(self, count: int = 8) -> list[Sample]:
         """The last samples, newest first."""
-        return _entries(await self._ask("xrevrange", self._prefix + "samples", "+", "-", count), _sample)
+        return await self.samples(count=count, newest=True)
+
+    async def samples(
+        self,
+        after: str = BEGINNING,
+        count: int = 100,
+        *,
+        step: int | None = None,
+        newest: bool = False,
+    ) -> list[Sample]:
+        """Those after the entry `after`, oldest first; `newest`: the last ones instead, newest first.
+        `step`: of that step alone, and where it was done again after a rollback, of the last time."""
+        if step is not None:
+            found = await self._samples_of(step, after)
+            return found[:count] if newest else found[::-1][:count]
+        if newest:
+            return await self._samples_before("+", after, count)
+        stream = await self._ask("xrange", self._prefix + "samples", f"({after}", "+", count)
+        return _entries(stream, _sample)
+
+    async def _samples_before(self, end: str, after: str, count: int) -> list[Sample]:
+        """Newest first."""
+        return _entries(
+            await self._ask("xrevrange", self._prefix + "samples", end, f"({after}", count), _sample
+        )
+
+    async def _samples_of(self, step: int, after: str) -> list[Sample]:
+        """Newest first. Read from the end, where the last time that the step was done comes first."""
+        found: list[Sample] = []
+        end = "+"
+        while page := await self._samples_before(end, after, _PAGE):
+            for sample in page:
+                if sample.step == step:
+                    found.append(sample)
+                elif found:
+                    return found
+            end = f"({page[-1].entry}"
+        return found
 
     async def heartbeats(self, processes: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What each of these processes last said; those that have been silent are left out."""
@@ -153,32 +203,50 @@ def _progress(held: dict[str, str]) -> JobProgress:
 
 
 def _step_metrics(entry: str, held: dict[str, str]) -> StepMetrics:
-    # JSON has no NaN and no infinity: they come as text, which float reads.
     values = {
-        name: float(value)
+        name: number
         for name, value in _object(held.get("json", "{}")).items()
-        if (isinstance(value, int | float) and not isinstance(value, bool)) or value in _NOT_FINITE
+        if (number := number_of(value)) is not None
     }
     return StepMetrics(entry, int(_number(held.get("step"))), int(_number(held.get("fence"))), values)
 
 
 def _sample(entry: str, held: dict[str, str]) -> Sample:
-    said = _object(held.get("json", "{}"))
-    reward = said.get("reward")
+    return sample_of(entry, int(_number(held.get("step"))), _object(held.get("json", "{}")))
+
+
+def sample_of(entry: str, step: int, said: Mapping[str, Any]) -> Sample:
+    """The sample that a driver wrote as this JSON object, to Redis or to its run folder's samples.jsonl."""
+    tokens = said.get("tokens")
+    values = said.get("token_values")
     return Sample(
         entry=entry,
-        step=int(_number(held.get("step"))),
+        step=step,
         prompt=str(said.get("prompt", "")),
         response=str(said.get("response", "")),
-        reward=None if reward is None else float(reward),
+        reward=number_of(said.get("reward")),
         rewards={
-            name: float(value) for name, value in (said.get("rewards") or {}).items() if value is not None
+            name: number
+            for name, value in (said.get("rewards") or {}).items()
+            if (number := number_of(value)) is not None
         },
         weight_version=int(said.get("weight_version") or 0),
         truncated=bool(said.get("truncated", False)),
         group_id=str(said.get("group_id", "")),
         purpose=str(said.get("purpose", "")),
+        tokens=tuple(str(token) for token in tokens) if isinstance(tokens, list) else (),
+        token_values={
+            str(name): tuple(number_of(value) for value in column)
+            for name, column in (values if isinstance(values, dict) else {}).items()
+            if isinstance(column, list)
+        },
     )
+
+
+def number_of(value: Any) -> float | None:
+    """JSON has no NaN and no infinity: they come as text, which float reads. None for anything else."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number or value in _NOT_FINITE else None
 
 
 def _entries(stream: list[tuple[str, dict[str, str]]], read: Any) -> list[Any]:

@@ -149,6 +149,7 @@ VOLUME_PATH = rf"^({_SEGMENT}(/{_SEGMENT})*/?)?$"
 
 FILE_KEY = r"^[-._a-zA-Z0-9]+$"
 ABSOLUTE_PATH = r"^/[^:]*$"
+HTTP_ADDRESS = r"^https?://[-._:A-Za-z0-9\[\]]+(/[!-~]*)?$"
 QUALIFIED_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 QUANTITY = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$"
 
@@ -160,6 +161,7 @@ PATTERNS = {
     ENV_NAME: "letters, digits and _, not beginning with a digit",
     FILE_KEY: "letters, digits, hyphens, dots and _",
     ABSOLUTE_PATH: "an absolute path without a colon",
+    HTTP_ADDRESS: "an address such as https://tracking.example, without a user or password in it",
     QUALIFIED_NAME: "a Kubernetes name such as example.com/name",
     QUANTITY: "an amount such as 8, 500m or 16Gi",
     DNS_LABEL: "lower-case letters, digits and hyphens, with a letter or digit at both ends",

@@ -5,6 +5,7 @@ HARMLESS = (
     "metadata.labels",
     "metadata.annotations",
     "spec.suspend",
+    "spec.trackers",
     "spec.lifecycle",
     "spec.checkpoint",
     "spec.rollout.replicas",

@@ -1,22 +1,20 @@
 """The page about the spec, made from the models: `python -m kubealign.spec.document [--write PATH]`."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
-from datetime import datetime
-from enum import Enum
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from kubealign.spec.base import MOST, PATTERNS, Union, alias
+from kubealign.spec.base import Union, alias
 from kubealign.spec.changes import IN_CLUSTER
-from kubealign.spec.fields import allowed, entry, inner, model_of
+from kubealign.spec.fields import allowed, entry, model_of
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import AlignmentJobStatus
+from kubealign.spec.words import bounds_words, default_words, meaning, type_words
 
 _INTRODUCTION = """\
 # The spec
@@ -137,100 +135,20 @@ def _section(model: type[BaseModel], schema: dict[str, Any]) -> str:
     else:
         lines += ["| Field | Type | Default | Bounds | Meaning |", "| --- | --- | --- | --- | --- |"]
     for name, field in fields.items():
-        cells = [f"`{name}`", _type(field.annotation), _bounds(schema["properties"][name]), _meaning(field)]
+        cells = [
+            f"`{name}`",
+            type_words(field.annotation, _link),
+            bounds_words(schema["properties"][name]),
+            meaning(field),
+        ]
         if not issubclass(model, Union):
-            cells.insert(2, _default(field))
+            cells.insert(2, default_words(field))
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join([*lines, ""])
 
 
-def _type(annotation: Any) -> str:
-    annotation = inner(annotation)
-    item = entry(annotation)
-    if item is not None:
-        count = len(get_args(annotation))
-        return f"list of {_type(item)}" if count == 1 else f"list of {count} x {_type(item)}"
-    model = model_of(annotation)
-    if model is not None:
-        return f"[{model.__name__}](#{model.__name__.lower()})"
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return " or ".join(f"`{choice.value}`" for choice in annotation)
-    if annotation in _TYPES:
-        return _TYPES[annotation]
-    literals = get_args(annotation)
-    if all(isinstance(literal, str) for literal in literals):
-        return " or ".join(f"`{literal}`" for literal in literals)
-    return f"map of {_type(literals[1])}"
-
-
-_TYPES: dict[Any, str] = {
-    int: "integer",
-    float: "number",
-    str: "text",
-    bool: "`true` or `false`",
-    Any: "any value",
-    datetime: "time",
-}
-
-
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "**required**"
-    value = field.get_default(call_default_factory=True)
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return f"`{_flow(value)}`"
-
-
-def _flow(value: Any) -> str:
-    """A value on one line, as YAML has it."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    if isinstance(value, str):
-        return str(value) or '""'
-    return json.dumps(value)
-
-
-_WORDS = {
-    "minimum": "at least {}",
-    "exclusiveMinimum": "above {}",
-    "maximum": "at most {}",
-    "exclusiveMaximum": "below {}",
-    "minLength": "not empty",
-    "maxLength": "at most {} characters",
-    "maxItems": "at most {} entries",
-    "maxProperties": "at most {} entries",
-}
-
-
-def _bounds(schema: dict[str, Any]) -> str:
-    parts = [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
-    if len(parts) != 1 or "prefixItems" in parts[0]:
-        parts = parts[0]["prefixItems"][:1] if parts and "prefixItems" in parts[0] else parts[:1]
-    bounds: list[str] = []
-    for part in parts:
-        bounds += [
-            words.format(_bound(part[key]))
-            for key, words in _WORDS.items()
-            if key in part and part[key] != MOST
-        ]
-        if "pattern" in part:
-            bounds.append(PATTERNS[part["pattern"]])
-    return ", ".join(bounds)
-
-
-def _bound(value: float) -> str:
-    return "2^53" if value == 2**53 else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _meaning(field: FieldInfo) -> str:
-    text = field.description or ""
-    choice = inner(field.annotation)
-    if isinstance(choice, type) and issubclass(choice, Enum):
-        text += " " + " ".join((choice.__doc__ or "").split())
-    return text
+def _link(model: str) -> str:
+    return f"[{model}](#{model.lower()})"
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
 """The AlignmentJob: one document, one job."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import ConfigDict, Field, model_validator
 
 from kubealign.spec.algorithms import Algorithm
-from kubealign.spec.base import MOST, JobName, Spec, incoherent, merged_by
+from kubealign.spec.base import MOST, JobName, Spec, incoherent, merged_by, unique
 from kubealign.spec.coherence import problems
 from kubealign.spec.data import Data
 from kubealign.spec.lifecycle import Checkpoint, Lifecycle
@@ -14,6 +14,7 @@ from kubealign.spec.models import Model, Policy
 from kubealign.spec.pod_template import PodTemplate
 from kubealign.spec.rewards import Reward
 from kubealign.spec.rollout import ReferencePlacement, Rollout
+from kubealign.spec.trackers import Tracker
 from kubealign.spec.training import HeadInit, Trainer
 from kubealign.spec.validation import Validation, ValidationScore
 
@@ -82,6 +83,12 @@ class AlignmentJobSpec(Spec):
     )
     validation: Validation | None = Field(None, description="Measuring on held-out rows; null: none.")
     checkpoint: Checkpoint = Field(Checkpoint(), description="The commits that a killed job goes on from.")
+    trackers: Annotated[list[Tracker], unique("name")] = Field(
+        default_factory=list,
+        max_length=8,
+        json_schema_extra=merged_by("name"),
+        description="Where the figures go besides the run's own files and the dashboard.",
+    )
     lifecycle: Lifecycle = Field(Lifecycle(), description="When to give up.")
     pod_template: PodTemplate | None = Field(
         None, description="Patch of all of the job's pods; a role's own is laid over it."

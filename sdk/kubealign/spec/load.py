@@ -66,7 +66,7 @@ def load_files(
     for path in paths:
         file = JobFile(path)
         here = _documents(file, parameters, mentioned)
-        _load(file, here, parsed)
+        _load(file, here, parsed, file.path.absolute().parent)
         found += here
         files.append(file)
     errors += _unused_parameters(parameters, mentioned)
@@ -82,6 +82,28 @@ def job_of_text(text: str) -> AlignmentJob:
     if errors:
         raise SpecErrors(errors)
     job, errors = _validate(found[0], folder=None)
+    if job is None or errors:
+        raise SpecErrors(errors)
+    return job
+
+
+def jobs_of_text(text: str, folder: Path | None = None) -> list[AlignmentJob]:
+    """The jobs of a text, in its order; file paths in them are made absolute from `folder`, else they stay
+    as they are. Raises SpecErrors with everything that is wrong."""
+    file = JobFile(Path())
+    found, file.errors = documents(text, _NO_PARAMETERS, set())
+    if not found and not file.errors:
+        file.errors = [SpecError("is empty: it holds no job")]
+    _load(file, found, [], folder)
+    if file.errors:
+        raise SpecErrors(replace(error, file=None) for error in file.errors)
+    return file.jobs
+
+
+def job_of_value(value: Mapping[str, Any], folder: Path | None = None) -> AlignmentJob:
+    """The job of a document that has been parsed; file paths in it are made absolute from `folder`, else
+    they stay as they are. Raises SpecErrors."""
+    job, errors = _validate(Document(0, dict(value), {}), folder)
     if job is None or errors:
         raise SpecErrors(errors)
     return job
@@ -109,8 +131,7 @@ def _documents(file: JobFile, parameters: Mapping[str, str], mentioned: set[str]
     return found
 
 
-def _load(file: JobFile, found: list[Document], overrides: list[Override]) -> None:
-    folder = file.path.absolute().parent
+def _load(file: JobFile, found: list[Document], overrides: list[Override], folder: Path | None) -> None:
     errors: list[SpecError] = []
     sound: list[tuple[AlignmentJob, Document]] = []
     names: dict[str, Document] = {}

@@ -27,7 +27,7 @@ def assemble(groups: Sequence[Group], rewards: Sequence[str], temperature: float
         for sample in sorted(group.rollouts):
             rollout = group.rollouts[sample]
             part = decode(rollout.sequence)
-            part.sample_ids = [f"{group.group_id}#{sample}"]
+            part.sample_ids = [sample_id(group.group_id, sample)]
             part.sequence_columns["group"] = torch.tensor([index])
             truncated = rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH
             part.sequence_columns["truncated"] = torch.tensor([truncated], dtype=torch.uint8)
@@ -47,6 +47,11 @@ def assemble(groups: Sequence[Group], rewards: Sequence[str], temperature: float
     batch = concatenate(parts)
     batch.scalars["temperature"] = temperature
     return batch
+
+
+def sample_id(group_id: str, sample: int) -> str:
+    """The name of a sample in a batch."""
+    return f"{group_id}#{sample}"
 
 
 def staleness(batch: Batch, version: int) -> torch.Tensor:

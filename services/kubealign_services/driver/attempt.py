@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from kubealign_services.bus.contract import Bus
 from kubealign_services.checkpoints.store import CommitStore, CorruptCommit
 from kubealign_services.data.prepared import Prepared
+from kubealign_services.driver.beat import beat
 from kubealign_services.driver.build import (
     build_algorithm,
     build_source,
@@ -18,6 +19,7 @@ from kubealign_services.driver.failures import JobFailed, Stopping
 from kubealign_services.driver.grace import Grace
 from kubealign_services.driver.loop import align
 from kubealign_services.driver.members import Gate, Policy, Values
+from kubealign_services.driver.previews import Previews
 from kubealign_services.driver.progress import Progress
 from kubealign_services.driver.report import Report, Sink
 from kubealign_services.driver.results import Results
@@ -25,6 +27,7 @@ from kubealign_services.driver.resume import resume
 from kubealign_services.driver.run import Run
 from kubealign_services.driver.state import JobState
 from kubealign_services.driver.stopping import save_in_time, told_to_stop
+from kubealign_services.driver.token_texts import TokenTexts, decoder
 from kubealign_services.driver.training_client import CriticClient, TrainerClient, TrainingClient
 from kubealign_services.driver.watched import unless
 from kubealign_services.process.context import Context
@@ -61,7 +64,7 @@ async def attempt(
                 state = await resume(store, members)
                 exchange = Exchange(bus, fence, grace.stop, progress.waits)
                 await stack.enter_async_context(exchange)
-                return await _build(
+                run = await _build(
                     context,
                     prepared,
                     bus,
@@ -75,6 +78,8 @@ async def attempt(
                     state,
                     stack,
                 )
+                context.heartbeat.describe(lambda: beat(progress, exchange, run.report))
+                return run
 
             run = await unless(open_run(), grace.told())
             await _work(run, peers, grace)
@@ -116,6 +121,7 @@ async def _build(
     job, run_dir = context.job, context.settings.run_dir
     algorithm = build_algorithm(job)
     report = Report(run_dir / "metrics.jsonl", fence, sinks)
+    previews = Previews(TokenTexts(lambda: decoder(prepared.tokenizer)), job.spec.seed)
     weights = await build_weights(job, bus, trainer, stack)
     history = TrainedPrompts(run_dir / "history.jsonl", fence)
     history.resume_at(state)
@@ -133,8 +139,9 @@ async def _build(
         critic=Values(critic),
         gate=Gate(rollout.mismatch_gate if rollout else None),
         weights=weights,
+        previews=previews,
         validation=build_validation(
-            job, prepared, exchange, trainer, critic, weights, report, run_dir / "validation"
+            job, prepared, exchange, trainer, critic, weights, report, previews, run_dir / "validation"
         ),
         commits=Commits(job.name, fence, store, members),
         history=history,

@@ -1,7 +1,7 @@
 """A job's spec and its prepared data -> what the loop works with."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -9,7 +9,6 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.rewards import RewardPlacement
 from kubealign.spec.rollout import ReferencePlacement
 from kubealign.spec.rollout import Rollout as RolloutSpec
-from kubealign.spec.validation import Validation as ValidationSpec
 from kubealign.spec.validation import ValidationSampling
 from kubealign_services.algorithms.contract import Algorithm, load_algorithm
 from kubealign_services.bus.contract import Bus
@@ -19,12 +18,14 @@ from kubealign_services.driver.exchange import Exchange
 from kubealign_services.driver.groups import GroupBuffer, GroupPlan
 from kubealign_services.driver.items import sampling_message
 from kubealign_services.driver.members import Colocated
+from kubealign_services.driver.previews import Previews
 from kubealign_services.driver.report import Report
 from kubealign_services.driver.source import GroupSource, RowSource, Source
 from kubealign_services.driver.state import JobState
 from kubealign_services.driver.supply import EpochSupply
 from kubealign_services.driver.training_client import CriticClient, TrainerClient
 from kubealign_services.driver.validation import HeldOutLoss, Measurement, SampledAnswers, Validation
+from kubealign_services.driver.validation_figures import ValidationSample
 from kubealign_services.driver.validation_sampling import ValidationSampler
 from kubealign_services.driver.weights import EveryStep, NoWeights, OnDemand, Weights
 from kubealign_services.refit.broadcast import WeightsBroadcast
@@ -118,6 +119,7 @@ def build_validation(
     critic: CriticClient | None,
     weights: Weights,
     report: Report,
+    previews: Previews,
     folder: Path,
 ) -> Validation:
     """What the spec wants measured on held-out rows."""
@@ -130,24 +132,29 @@ def build_validation(
         measurements.append(HeldOutLoss(trainer, prepared.validation, spec.data.member, spec.group_by))
     sampling = spec.sampling or (ValidationSampling() if algorithm.online else None)
     if sampling is not None:
-        measurements.append(_sampled(job, spec, sampling, prepared, exchange, critic, weights.ensure, folder))
+
+        def show(state: JobState, samples: Sequence[ValidationSample]) -> None:
+            report.samples(state.step, previews.of_validation(samples, state.step, state.version))
+
+        sampler = _sampler(job, sampling, prepared, exchange, critic, weights.ensure)
+        names = {reward.name: f"val/reward/{reward.name}" for reward in job.spec.rewards}
+        names |= {score.name: f"val/{score.name}" for score in sampling.scores}
+        measurements.append(SampledAnswers(sampler, names, spec.group_by, folder, show))
     return Validation(spec, measurements, report)
 
 
-def _sampled(
+def _sampler(
     job: AlignmentJob,
-    spec: ValidationSpec,
     sampling: ValidationSampling,
     prepared: Prepared,
     exchange: Exchange,
     critic: CriticClient | None,
     ensure: Callable[[int], Awaitable[None]],
-    folder: Path,
-) -> SampledAnswers:
+) -> ValidationSampler:
     rollout = job.spec.effective_rollout
     assert rollout is not None and prepared.validation is not None
     rewards = bus_rewards(job)
-    sampler = ValidationSampler(
+    return ValidationSampler(
         exchange,
         prepared.validation,
         _plan(job, rollout, len(prepared.validation), sampling.samples_per_prompt, sampling.temperature),
@@ -156,9 +163,6 @@ def _sampled(
         critic_rewards=critic_rewards(job),
         ensure=ensure,
     )
-    names = {reward.name: f"val/reward/{reward.name}" for reward in job.spec.rewards}
-    names |= {score.name: f"val/{score.name}" for score in sampling.scores}
-    return SampledAnswers(sampler, names, spec.group_by, folder)
 
 
 def _plan(

@@ -64,6 +64,18 @@ class Exchange:
     def unregister(self, ledger: Ledger) -> None:
         del self._ledgers[ledger]
 
+    def outstanding(self) -> dict[str, int]:
+        """How much was asked for and has not been taken: groups_in_flight (not whole yet), groups_waiting
+        (whole), samples_in_flight and scores_in_flight (that have not come)."""
+        ledgers = list(self._ledgers)
+        unfinished = [(ledger, group) for ledger in ledgers for group in ledger.unfinished()]
+        return {
+            "groups_in_flight": len(unfinished),
+            "groups_waiting": sum(len(ledger.ready()) for ledger in ledgers),
+            "samples_in_flight": sum(group.samples - len(group.rollouts) for _, group in unfinished),
+            "scores_in_flight": sum(len(group.unscored(ledger.sources)) for ledger, group in unfinished),
+        }
+
     async def ask(self, item: rollout_pb2.WorkItem) -> None:
         """Put a group's work item on the bus."""
         item.fence = self.fence

@@ -66,6 +66,16 @@ class GroupBuffer:
         """Prompts asked for and not handed out in a batch, oldest first."""
         return list(self._ledger.groups)
 
+    @property
+    def in_flight(self) -> int:
+        """Groups asked for and not whole yet."""
+        return len(self._ledger.unfinished())
+
+    @property
+    def waiting(self) -> int:
+        """Whole groups that no batch has taken yet."""
+        return len(self._ledger.ready())
+
     def close(self) -> None:
         """Let go of what is outstanding: results that still come in are dropped."""
         self._exchange.unregister(self._ledger)

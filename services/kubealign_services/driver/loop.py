@@ -24,6 +24,7 @@ async def align(run: Run, state: JobState) -> JobState:
             await run.trainer.old_logprobs(batch, step)  # only where more than one update, or KL, needs them
             run.gate.check(batch, step)
             step.add(run.algorithm.advantages(batch, state.algorithm))
+            run.previews.take(batch, step)  # a few samples, with what is known of their tokens
             await run.weights.settled(step)  # a refit that lost its quorum surfaces here
             state = await run.step_both(batch, run.source.after(state), step)
             run.gate.check(batch, step)

@@ -15,6 +15,9 @@ from kubealign_services.driver.failures import JobFailed, Stopping
 from kubealign_services.driver.grace import Grace
 from kubealign_services.driver.payload import check_payload
 from kubealign_services.driver.progress import DriverServicer, Progress
+from kubealign_services.driver.report import Sink
+from kubealign_services.driver.sample_file import SampleFile
+from kubealign_services.driver.tracking import tracked
 from kubealign_services.driver.watched import unless
 from kubealign_services.process.context import Context
 from kubealign_services.process.failures import PermanentFailure
@@ -81,8 +84,24 @@ async def until_ended(
     context: Context, bus: Bus, trainer: Peer, critic: Peer | None, progress: Progress, grace: Grace
 ) -> None:
     """Attempt after attempt, each under a fence of its own. Raises Stopping, JobFailed."""
+    async with tracked(context) as trackers:
+        telemetry = Telemetry(context, progress)
+        samples = SampleFile(context.settings.run_dir / "samples.jsonl")
+        await _attempts(context, bus, trainer, critic, progress, grace, telemetry, [samples, *trackers])
+
+
+async def _attempts(
+    context: Context,
+    bus: Bus,
+    trainer: Peer,
+    critic: Peer | None,
+    progress: Progress,
+    grace: Grace,
+    telemetry: Telemetry,
+    others: Sequence[Sink],
+) -> None:
     prepared = load_prepared(context.settings.run_dir)
-    telemetry = Telemetry(context, progress)
+    sinks: list[Sink] = [telemetry, *others]
     fruitless = 0
     while True:
         fence = next_fence(context.settings.run_dir)
@@ -93,7 +112,7 @@ async def until_ended(
             for peer in (trainer, critic):
                 if peer is not None:
                     await unless(peer.ready(_READY_SECONDS), grace.told())
-            await attempt(context, prepared, bus, trainer, critic, fence, [telemetry], progress, grace)
+            await attempt(context, prepared, bus, trainer, critic, fence, sinks, progress, grace)
             return
         except LOST as error:
             if context.stop.is_set():

@@ -10,6 +10,7 @@ from kubealign_services.driver.commits import Commits, TrainedPrompts
 from kubealign_services.driver.evidence import save_evidence
 from kubealign_services.driver.failures import JobFailed
 from kubealign_services.driver.members import Gate, Policy, Values, step_both
+from kubealign_services.driver.previews import Previews
 from kubealign_services.driver.report import Report, StepFigures
 from kubealign_services.driver.results import Results
 from kubealign_services.driver.source import Source
@@ -37,6 +38,7 @@ class Run:
     critic: Values
     gate: Gate
     weights: Weights
+    previews: Previews
     validation: Validation
     commits: Commits
     history: TrainedPrompts

@@ -1,6 +1,7 @@
 """Where a step's batch comes from: rows of a data set, or groups sampled from the policy."""
 
 import asyncio
+import json
 import time
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,11 +11,11 @@ import torch
 from kubealign.spec.rewards import Reward
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.collate import collate
-from kubealign_services.driver.assembly import assemble, staleness
+from kubealign_services.driver.assembly import assemble, sample_id, staleness
 from kubealign_services.driver.failures import Stopping
 from kubealign_services.driver.groups import GroupBuffer
-from kubealign_services.driver.previews import previews
-from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.ledger import Group
+from kubealign_services.driver.report import Answer, StepFigures
 from kubealign_services.driver.state import JobState
 from kubealign_services.driver.supply import EpochSupply
 from kubealign_services.scoring.combination import combine
@@ -108,9 +109,11 @@ class GroupSource:
         step.add(combine(batch, self._rewards, state.step + 1, state.rewards))
         step.add(response_figures(batch, state.version))
         step.add(data_figures(self._supply, self._dropped))
-        step.samples = previews(groups, batch, state.version)
+        step.answers = answers(groups)
         step.add(
             {
+                "rollout/groups_in_flight": self._buffer.in_flight,
+                "rollout/groups_waiting": self._buffer.waiting,
                 "data/discarded_groups": self._buffer.discarded,
                 "data/given_up_prompts": len(state.given_up) + len(self._buffer.given_up),
             }
@@ -125,6 +128,15 @@ class GroupSource:
         following.given_up = [*state.given_up, *self._buffer.given_up]
         self._buffer.given_up.clear()
         return following
+
+
+def answers(groups: Sequence[Group]) -> dict[str, Answer]:
+    """Sample id, as in the batch -> the texts."""
+    return {
+        sample_id(group.group_id, sample): Answer(json.loads(rollout.columns)["prompt"], rollout.response)
+        for group in groups
+        for sample, rollout in group.rollouts.items()
+    }
 
 
 def data_figures(supply: EpochSupply, dropped: int) -> dict[str, float]:

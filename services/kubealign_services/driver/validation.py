@@ -1,6 +1,6 @@
 """Held-out rows, measured before, during and after: the loss on them, and what the policy answers to them."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -50,7 +50,7 @@ class SampledAnswers:
     `folder`.
 
     `sample` generates with the weights of the state and returns scored samples; `names` maps a source to
-    its figure.
+    its figure; `show` is given the samples for displays.
     """
 
     def __init__(
@@ -59,17 +59,20 @@ class SampledAnswers:
         names: dict[str, str],
         group_by: str | None,
         folder: Path,
+        show: Callable[[JobState, Sequence[ValidationSample]], None],
     ) -> None:
         self._sample = sample
         self._names = names
         self._group_by = group_by
         self._folder = folder
+        self._show = show
 
     async def __call__(self, state: JobState) -> dict[str, float]:
         samples = await self._sample(state)
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"step-{state.step:06d}.jsonl"
         path.write_text("".join(sample.as_json() + "\n" for sample in samples))
+        self._show(state, samples)
         return figures(samples, self._names, self._group_by)
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -13,7 +13,7 @@ from kubealign_services.driver.ledger import Group
 
 @dataclass(frozen=True)
 class ValidationSample:
-    """One answer to a held-out prompt."""
+    """One answer to a held-out prompt. `tokens`: the response's ids; `logprobs`: the engine's, of each."""
 
     group_id: str
     prompt: str
@@ -22,9 +22,14 @@ class ValidationSample:
     truncated: bool
     scores: dict[str, float]
     columns: dict[str, Any]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
 
     def as_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+        """Without the tokens."""
+        held = asdict(self)
+        del held["tokens"], held["logprobs"]
+        return json.dumps(held, ensure_ascii=False)
 
 
 def samples_of(groups: Sequence[Group], sources: Sequence[str]) -> list[ValidationSample]:
@@ -34,23 +39,22 @@ def samples_of(groups: Sequence[Group], sources: Sequence[str]) -> list[Validati
         for index in sorted(group.rollouts):
             rollout = group.rollouts[index]
             context = json.loads(rollout.columns)
+            sequence = decode(rollout.sequence)
+            response = sequence.token("loss_mask").bool()
             found.append(
                 ValidationSample(
                     group_id=group.group_id,
                     prompt=context["prompt"],
                     response=rollout.response,
-                    length=response_length(rollout),
+                    length=int(response.sum()),
                     truncated=rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH,
                     scores={source: group.score(index, source).reward for source in sources},
                     columns=context["columns"],
+                    tokens=sequence.tokens[response].tolist(),
+                    logprobs=sequence.token("engine_logprobs")[response].tolist(),
                 )
             )
     return found
-
-
-def response_length(rollout: rollout_pb2.Rollout) -> int:
-    """Tokens of the response."""
-    return int(decode(rollout.sequence).token("loss_mask").sum())
 
 
 def figures(

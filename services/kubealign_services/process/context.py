@@ -17,6 +17,7 @@ from kubealign_services.rpc.server import Server
 from kubealign_services.telemetry.heartbeat import Heartbeat
 from kubealign_services.telemetry.metered_bus import MeteredBus
 from kubealign_services.telemetry.metrics import Metrics
+from kubealign_services.telemetry.pace import BusyShare
 from kubealign_services.telemetry.read_model import ReadModel
 
 P = ParamSpec("P")
@@ -41,6 +42,10 @@ class Context:
     heartbeat: Heartbeat
     #: Whether it does what it is there for: it serves, or follows the rank that does.
     ready: bool = False
+    #: What goes on in a thread that nobody can end; the process ends without it.
+    left_behind: str = ""
+    #: Of the thread of `compute`.
+    busy: BusyShare = field(default_factory=BusyShare)
     #: What the thread of `compute` is busy with.
     computing: str = ""
     _executor: ThreadPoolExecutor = field(
@@ -55,7 +60,8 @@ class Context:
         def named() -> R:
             self.computing = getattr(function, "__qualname__", type(function).__qualname__)
             try:
-                return function(*args, **kwargs)
+                with self.busy.working():
+                    return function(*args, **kwargs)
             finally:
                 self.computing = ""
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -26,8 +27,10 @@ from kubealign_services.process.health import HealthServer
 from kubealign_services.process.termination import write_termination
 from kubealign_services.rpc.server import PortInUse
 from kubealign_services.telemetry.heartbeat import Heartbeat
+from kubealign_services.telemetry.last_error import LastError
 from kubealign_services.telemetry.logs import set_up_logs
 from kubealign_services.telemetry.metrics import Metrics, MetricsServer
+from kubealign_services.telemetry.pace import BusyShare
 from kubealign_services.telemetry.read_model import ReadModel
 
 log = logging.getLogger(__name__)
@@ -49,13 +52,15 @@ def run(main: Main, argv: Sequence[str]) -> int:
         sys.stderr.write(f"{argv[0] if argv else 'a role process'}: {error}\n")
         return Exit.PERMANENT
     set_up_logs(job.name, settings.role, settings.name, sys.stdout)
+    last_error = LastError()
+    logging.getLogger().addHandler(last_error)
     if settings.threads is not None:
         import torch
 
         torch.set_num_threads(settings.threads)
     log.info("started", extra={"rank": settings.rank, "threads": settings.threads})
     deadline = Deadline()
-    code = asyncio.run(_run(main, settings, job, deadline))
+    code = asyncio.run(_run(main, settings, job, deadline, last_error))
     deadline.cancel()
     return code
 
@@ -67,8 +72,15 @@ def _read(argv: Sequence[str]) -> tuple[ProcessSettings, AlignmentJob]:
     return settings, AlignmentJob.model_validate_json(settings.job.read_text())
 
 
-async def _run(main: Main, settings: ProcessSettings, job: AlignmentJob, deadline: Deadline) -> int:
+async def _run(
+    main: Main, settings: ProcessSettings, job: AlignmentJob, deadline: Deadline, last_error: LastError
+) -> int:
     read_model = ReadModel(settings.redis)
+    busy = BusyShare()
+
+    def common() -> dict[str, Any]:
+        return {"busy_share": round(busy.since_asked(), 3), "last_error": last_error.text}
+
     context = Context(
         settings=settings,
         job=job,
@@ -76,7 +88,8 @@ async def _run(main: Main, settings: ProcessSettings, job: AlignmentJob, deadlin
         stop=asyncio.Event(),
         metrics=Metrics(job.name, settings.role, settings.name),
         read_model=read_model,
-        heartbeat=Heartbeat(read_model, settings.name, settings.role),
+        heartbeat=Heartbeat(read_model, settings.name, settings.role, common=common),
+        busy=busy,
     )
     work = _outcome(main, context)
     grace = job.spec.lifecycle.grace_period_seconds
@@ -88,9 +101,11 @@ async def _run(main: Main, settings: ProcessSettings, job: AlignmentJob, deadlin
         code = await work
         begin_to_end(code)
     log.info("ended", extra={"code": int(code)})
-    if context.computing:
-        # Nobody waits for its result any more; its thread would keep the process.
-        log.warning("left a computation behind", extra={"computation": context.computing})
+    if context.computing or context.left_behind:
+        # Nobody waits for its result any more; its thread, or what it does at exit, would keep the process.
+        log.warning(
+            "left a computation behind", extra={"computation": context.computing or context.left_behind}
+        )
         end_now(code)
     return code
 

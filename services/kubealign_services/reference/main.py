@@ -25,7 +25,9 @@ async def serve(context: Context) -> None:
     temperature = (rollout.sampling.temperature if rollout else 1.0) or 1.0
     scorer = ReferenceScorer(context.settings.name, context, model, temperature)
     async with context.bus() as bus, context.serve([ReferenceServicer(context, scorer)]):
-        await until_stopped(context.stop, ScoreWorker(bus, SOURCE, frozenset({"train"}), scorer).run())
+        worker = ScoreWorker(bus, SOURCE, frozenset({"train"}), scorer)
+        context.heartbeat.describe(worker.said)
+        await until_stopped(context.stop, worker.run())
 
 
 def main(argv: list[str]) -> int:

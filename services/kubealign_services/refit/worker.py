@@ -48,6 +48,7 @@ class RefitWorker:
 
     current: the weights that the target holds, verified; None while there are none, or while they change.
     quarantined: after a failed refit, until one succeeds; `cause` says why. timeout: seconds for one refit.
+    last: how the last refit went.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class RefitWorker:
     ) -> None:
         self.current: batch_pb2.WeightsId | None = None
         self.cause = ""
+        self.last: refit_pb2.RefitAcknowledgement | None = None
         self._name = name
         self._bus = bus
         self._receiver = receiver
@@ -132,6 +134,7 @@ class RefitWorker:
         self._draining = False
         answer.seconds = time.monotonic() - begun
         self.cause = answer.error
+        self.last = answer
         await self._changed()
         return answer
 

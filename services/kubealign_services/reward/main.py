@@ -30,6 +30,7 @@ async def serve(context: Context) -> None:
             raise PermanentFailure(str(error)) from error
         bus = await stack.enter_async_context(context.bus())
         worker = ScoreWorker(bus, f"reward-{name}", purposes, scorer)
+        context.heartbeat.describe(worker.said)
         await stack.enter_async_context(context.serve([RewardServicer(scorer)]))
         await until_stopped(context.stop, worker.run())
 

@@ -18,6 +18,7 @@ from kubealign_services.rollout.generator import Generator
 from kubealign_services.rollout.servicer import RolloutServicer
 from kubealign_services.rollout.worker import RolloutWorker
 from kubealign_services.telemetry.metrics import Metrics
+from kubealign_services.telemetry.pace import Rate
 
 
 async def serve(context: Context) -> None:
@@ -34,7 +35,8 @@ async def serve(context: Context) -> None:
         receiver = WeightsReceiver(settings.shared_memory, streams, timeout)
         refit = RefitWorker(settings.name, bus, receiver, generator, timeout)
         worker = RolloutWorker(settings.name, bus, generator, refit, rollout.engine.value.max_sequences)
-        context.heartbeat.describe(lambda: _described(generator, refit))
+        tokens = Rate()
+        context.heartbeat.describe(lambda: _described(generator, refit, tokens))
         async with context.serve([RolloutServicer(settings.name, generator, refit)]):
             await until_stopped(context.stop, generator.run(), refit.run(), worker.run())
 
@@ -52,13 +54,22 @@ def token_counter(metrics: Metrics) -> Callable[[EngineLoad], None]:
     return observe
 
 
-def _described(generator: Generator, refit: RefitWorker) -> dict[str, Any]:
-    return {
-        "version": refit.current.version if refit.current is not None else None,
+def _described(generator: Generator, refit: RefitWorker, tokens: Rate) -> dict[str, Any]:
+    """See docs/metrics.md."""
+    said: dict[str, Any] = {
+        "weight_version": refit.current.version if refit.current is not None else None,
         "running": generator.load.running,
         "waiting": generator.load.waiting,
+        "tokens_per_second": round(tokens.per_second(generator.load.generated_tokens), 1),
         "quarantined": refit.quarantined,
     }
+    if refit.cause:
+        said["last_error"] = refit.cause
+    if refit.last is not None:
+        said["refit_seconds"] = round(refit.last.seconds, 3)
+        said["refit_bytes"] = refit.last.received_bytes
+        said["refit_transport"] = refit.last.transport
+    return said
 
 
 def main(argv: list[str]) -> int:

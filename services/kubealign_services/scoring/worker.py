@@ -7,10 +7,12 @@ why.
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.bus.contract import Bus
 from kubealign_services.bus.keepalive import in_hand
+from kubealign_services.telemetry.pace import BusyShare, Rate
 
 _PULL = 64
 _PULL_SECONDS = 5.0
@@ -23,7 +25,7 @@ Scorer = Callable[[Sequence[rollout_pb2.Rollout]], Awaitable[list[scoring_pb2.Sc
 
 class ScoreWorker:
     """Shares the rollouts with all workers of the same consumer name; takes only those made for one of
-    `purposes`."""
+    `purposes`. `running`: rollouts in hand."""
 
     def __init__(self, bus: Bus, consumer: str, purposes: frozenset[str], scorer: Scorer) -> None:
         self._bus = bus
@@ -31,6 +33,18 @@ class ScoreWorker:
         self._purposes = purposes
         self._scorer = scorer
         self._fence = 0
+        self.running = 0
+        self._scored = 0
+        self._rate = Rate()
+        self._busy = BusyShare()
+
+    def said(self) -> dict[str, Any]:
+        """Of itself, in each heartbeat: see docs/metrics.md."""
+        return {
+            "running": self.running,
+            "scores_per_second": round(self._rate.per_second(self._scored), 2),
+            "busy_share": round(self._busy.since_asked(), 3),
+        }
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -38,12 +52,14 @@ class ScoreWorker:
             deliveries = await self._bus.pull("rollouts", self._consumer, _PULL, _PULL_SECONDS)
             if not deliveries:
                 continue
+            self.running = len(deliveries)
             async with in_hand(deliveries, self._bus.ack_wait):
                 rollouts = [rollout_pb2.Rollout.FromString(delivery.data) for delivery in deliveries]
                 for score in await self._scores(rollouts):
                     await self._bus.publish("scores", score.SerializeToString(), message_id(score))
             for delivery in deliveries:
                 await delivery.ack()
+            self.running = 0
 
     async def _scores(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
         self._fence = max([self._fence, *(rollout.fence for rollout in rollouts)])
@@ -54,7 +70,12 @@ class ScoreWorker:
             and rollout.purpose in self._purposes
             and rollout.finish_reason != rollout_pb2.FINISH_REASON_FAILED
         ]
-        return await self._scorer(wanted) if wanted else []
+        if not wanted:
+            return []
+        with self._busy.working():
+            scores = await self._scorer(wanted)
+        self._scored += len(scores)
+        return scores
 
 
 def score_for(rollout: rollout_pb2.Rollout, source: str, worker: str) -> scoring_pb2.Score:

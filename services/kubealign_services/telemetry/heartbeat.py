@@ -19,12 +19,19 @@ class Heartbeat:
     well."""
 
     def __init__(
-        self, read_model: ReadModel, process: str, role: str, period: float = PERIOD_SECONDS
+        self,
+        read_model: ReadModel,
+        process: str,
+        role: str,
+        period: float = PERIOD_SECONDS,
+        common: Describe = dict,
     ) -> None:
+        """common: what every process says; what its role says of the same name replaces it."""
         self._read_model = read_model
         self._process = process
         self._role = role
         self._period = period
+        self._common = common
         self._describe: Describe = dict
 
     def describe(self, describe: Describe) -> None:
@@ -34,7 +41,7 @@ class Heartbeat:
 
     def beat(self) -> None:
         """One beat."""
-        values = {"role": self._role, "time": time.time(), **self._describe()}
+        values = {"role": self._role, "time": time.time(), **self._common(), **self._describe()}
         self._read_model.heartbeat(self._process, values)
 
     @contextlib.asynccontextmanager

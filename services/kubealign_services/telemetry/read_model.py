@@ -3,9 +3,10 @@ fails at nothing.
 
 Keys, after the job's prefix:
   status               hash: phase, step, max_steps, fence, weight_version, waiting_for, started_at,
-  updated_at, message metrics              stream, one entry a step: step, fence, json (object of numbers)
-  samples              stream of the newest: step, json (see ReadModel.sample) heartbeat:PROCESS    JSON
-  string that expires when its process no longer refreshes it
+                       updated_at, message
+  metrics              stream, one entry a step: step, fence, json (object of numbers)
+  samples              stream of the newest: step, json (see ReadModel.sample)
+  heartbeat:PROCESS    JSON string that expires when its process no longer refreshes it
 
 Times are Unix seconds. A number that JSON lacks is the text "nan", "inf" or "-inf".
 """
@@ -16,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,11 +31,14 @@ from kubealign_services.telemetry.plain import to_json
 
 log = logging.getLogger(__name__)
 
+#: Of the samples: so many, and fewer where they are long.
 SAMPLES_KEPT = 2000
+SAMPLES_BYTES = 16 * 2**20
 STEPS_KEPT = 100_000
 HEARTBEAT_SECONDS = 15
-_QUEUE = 10_000
-_BATCH = 500
+#: Of what waits, and of what is sent at once: entries, and characters.
+_QUEUE, _QUEUE_CHARACTERS = 10_000, 32 * 2**20
+_BATCH, _BATCH_CHARACTERS = 500, 4 * 2**20
 _SECONDS = 5.0
 _ENDING_SECONDS = 0.2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
@@ -46,9 +51,34 @@ class _Unsent:
     status: dict[str, str] = field(default_factory=dict)
     heartbeats: dict[str, str] = field(default_factory=dict)
     events: deque[tuple[str, int, dict[str, str]]] = field(default_factory=deque)
+    #: Of the events.
+    characters: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.status or self.heartbeats or self.events)
+
+    def append(self, stream: str, kept: int, entry: dict[str, str]) -> None:
+        self.events.append((stream, kept, entry))
+        self.characters += len(entry["json"])
+
+    def popleft(self) -> None:
+        _, _, entry = self.events.popleft()
+        self.characters -= len(entry["json"])
+
+    @property
+    def full(self) -> bool:
+        return len(self.events) >= _QUEUE or self.characters >= _QUEUE_CHARACTERS
+
+    def first(self) -> list[tuple[str, int, dict[str, str]]]:
+        """The oldest events, as many as are sent at once."""
+        chosen: list[tuple[str, int, dict[str, str]]] = []
+        characters = 0
+        for event in islice(self.events, _BATCH):
+            characters += len(event[2]["json"])
+            if chosen and characters > _BATCH_CHARACTERS:
+                break
+            chosen.append(event)
+        return chosen
 
 
 class ReadModel:
@@ -75,8 +105,11 @@ class ReadModel:
 
     def sample(self, step: int, sample: Mapping[str, Any]) -> None:
         """One response of a step: prompt, response, reward, rewards (by source), weight_version, truncated,
-        group_id, purpose (train or validation)."""
-        self._append("samples", SAMPLES_KEPT, {"step": str(step), "json": to_json(dict(sample))})
+        group_id, purpose (train or validation), tokens (each as the text that it adds) and token_values
+        (name -> a number for each token)."""
+        text = to_json(dict(sample))
+        kept = min(SAMPLES_KEPT, max(1, SAMPLES_BYTES // len(text)))
+        self._append("samples", kept, {"step": str(step), "json": text})
 
     def heartbeat(self, process: str, values: Mapping[str, Any]) -> None:
         """That the process lives, and what it says of itself."""
@@ -107,10 +140,10 @@ class ReadModel:
             log.warning("telemetry was dropped: Redis was away", extra={"entries": self.dropped})
 
     def _append(self, stream: str, kept: int, entry: dict[str, str]) -> None:
-        if len(self._unsent.events) >= _QUEUE:
-            self._unsent.events.popleft()
+        if self._unsent.full:
+            self._unsent.popleft()
             self.dropped += 1
-        self._unsent.events.append((stream, kept, entry))
+        self._unsent.append(stream, kept, entry)
         self._news.set()
 
     def _client(self) -> Redis:
@@ -156,7 +189,7 @@ class ReadModel:
         """One transaction. What was sent leaves the queue when Redis has it."""
         prefix = self._access.prefix
         status, heartbeats = dict(self._unsent.status), dict(self._unsent.heartbeats)
-        events = [self._unsent.events[index] for index in range(min(_BATCH, len(self._unsent.events)))]
+        events = self._unsent.first()
         dropped = self.dropped
         async with client.pipeline(transaction=True) as pipeline:
             batch: Any = pipeline
@@ -176,4 +209,4 @@ class ReadModel:
                 del unsent.heartbeats[process]
         # Those dropped meanwhile, at the same end, were among these.
         for _ in range(len(events) - (self.dropped - dropped)):
-            unsent.events.popleft()
+            unsent.popleft()

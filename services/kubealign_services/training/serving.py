@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -43,12 +43,16 @@ def core_handlers(core: TrainingCore) -> dict[str, Handler]:
 
 
 class Commander:
-    """Rank 0's way to run a command on all ranks. Calls queue on the one thread that computes."""
+    """Rank 0's way to run a command on all ranks. Calls queue on the one thread that computes.
+
+    step: that the model stands at, as far as the commands' replies say."""
 
     def __init__(self, context: Context, group: CommandGroup, handlers: Mapping[str, Handler]) -> None:
         self._context = context
         self._group = group
         self._handlers = handlers
+        self.step: int | None = None
+        self._train_step_seconds: float | None = None
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def broken(self) -> None:
@@ -67,8 +71,21 @@ class Commander:
                 self._broken.set_exception(error)
             raise
         if name == "TrainStep":
-            self._context.metrics.train_step_seconds.observe(time.perf_counter() - begun)
-        return reply_type.FromString(answer)
+            self._train_step_seconds = time.perf_counter() - begun
+            self._context.metrics.train_step_seconds.observe(self._train_step_seconds)
+        reply = reply_type.FromString(answer)
+        if isinstance(reply, training_pb2.TrainStepReply | training_pb2.TrainingState):
+            self.step = reply.step
+        return reply
+
+    def said(self) -> dict[str, Any]:
+        """Of the model, in each heartbeat: see docs/metrics.md."""
+        said: dict[str, Any] = {"computing": self._context.computing}
+        if self.step is not None:
+            said |= {"step": self.step, "weight_version": self.step}
+        if self._train_step_seconds is not None:
+            said["train_step_seconds"] = round(self._train_step_seconds, 3)
+        return said
 
     async def save(self, request: training_pb2.SaveRequest) -> training_pb2.SaveReply:
         """Save on every rank, then name what was written."""
@@ -96,6 +113,7 @@ async def serve_group(
             await context.compute(group.follow, handlers)
             return
         commander = Commander(context, group, handlers)
+        context.heartbeat.describe(commander.said)
         async with context.serve([servicer(commander)]):
             await until_stopped(context.stop, commander.broken())
     except BaseException as error:

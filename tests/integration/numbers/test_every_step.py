@@ -15,13 +15,17 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from kubealign.read_model import sample_of
+from kubealign_services.driver.previews import SHOWN
 from support.metrics_page import online_figures
 from support.running import RunningJobs
 from support.tiny_jobs import FROM_CONFIG, online_job, write_jobs, write_prompts, write_reward
 
 STEPS = 10
+TOKEN_VALUES = {"logprobs", "trainer_logprobs", "logprob_gap", "kl", "advantages", "values"}
 FIGURES = online_figures(["preference", "letters"], critic=True, kl_in_loss=False)
 #: What a run's clock and the way of the weights decide.
 NOT_REPEATED = re.compile(r"time|fence|seconds/.*|tokens_per_second|refit/(snapshot_seconds|.*_workers)")
@@ -34,7 +38,10 @@ PPO: dict[str, Any] = {
     "kl": {"fixed": {"coefficient": 0.05}},
 }
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "shared": {"refit": {"transport": "SharedMemory"}},
+    "shared": {
+        "refit": {"transport": "SharedMemory"},
+        "trackers": [{"name": "lines", "jsonLines": {}}, {"name": "curves", "tensorBoard": {}}],
+    },
     "stream": {"refit": {"transport": "Stream"}},
     "colocated": {"reference": "WithTrainer", "reward": "WithCritic"},
     "again": {"reference": "WithTrainer", "reward": "WithCritic"},
@@ -107,6 +114,7 @@ def ppo_job(folder: Path, name: str, layout: Mapping[str, Any]) -> dict[str, Any
         rewards=[preference, write_reward(folder)],
         rollout={"sampling": {"maxTokens": 6}, "refit": layout.get("refit", {})},
         checkpoint={"everySteps": STEPS},
+        trackers=layout.get("trackers", []),
     )
 
 
@@ -151,6 +159,38 @@ def test_every_step_has_every_figure_and_fresh_weights(
     assert figures[1]["kl/reference"] == pytest.approx(0, abs=1e-5), "the policy starts as its reference"
     # 64 prompts, 8 a step: the ninth step begins the second epoch.
     assert [figures[step]["data/epoch"] for step in (1, 9)] == [0, 1]
+
+
+@pytest.mark.timeout(300)
+def test_every_token_that_is_shown_has_its_numbers(runs: dict[str, Ran]) -> None:
+    path = runs["shared"].result.parent / "samples.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [step for step in range(1, STEPS + 1) for _ in range(SHOWN)]
+    for line in lines:
+        sample = sample_of("", line["step"], line)
+        assert "".join(sample.tokens) == sample.response
+        assert sample.weight_version == sample.step - 1
+        assert sample.token_values.keys() == TOKEN_VALUES
+        for name, values in sample.token_values.items():
+            assert len(values) == len(sample.tokens) > 0, name
+        gaps = [gap for gap in sample.token_values["logprob_gap"] if gap is not None]
+        assert max(map(abs, gaps)) < 1e-4
+    for step, figures in runs["shared"].figures.items():
+        rewards = [line["reward"] for line in lines if line["step"] == step]
+        assert rewards[0] == max(rewards) >= figures["reward/mean"] >= rewards[1] == min(rewards)
+
+
+@pytest.mark.timeout(300)
+def test_trackers_have_the_same_figures(runs: dict[str, Ran]) -> None:
+    folder, figures = runs["shared"].result.parent / "trackers", runs["shared"].figures
+    lines = [json.loads(line) for line in (folder / "lines" / "metrics.jsonl").read_text().splitlines()]
+    assert {line["step"]: line["metrics"] for line in lines} == {
+        step: {name: value for name, value in held.items() if name not in ("step", "fence", "time")}
+        for step, held in figures.items()
+    }
+    events = EventAccumulator(str(folder / "curves")).Reload()
+    curve = {event.step: event.value for event in events.Scalars("reward/mean")}
+    assert curve == {step: pytest.approx(held["reward/mean"]) for step, held in figures.items()}
 
 
 @pytest.mark.timeout(300)

@@ -12,6 +12,7 @@ import pytest
 from kubealign import read_model as reading
 from kubealign.local.redis_server import RedisServer
 from kubealign.process import RedisAccess
+from kubealign_services.telemetry import read_model as writing
 from kubealign_services.telemetry.heartbeat import Heartbeat
 from kubealign_services.telemetry.read_model import SAMPLES_KEPT, ReadModel
 
@@ -73,6 +74,8 @@ async def test_what_is_written_can_be_read(redis: Redis) -> None:
         "truncated": False,
         "group_id": "0-17",
         "purpose": "train",
+        "tokens": ["40", "+6", "=46", ""],
+        "token_values": {"logprobs": [-0.5, -1.5, float("nan"), None], "kl": [0.25, 0.0, 0.0, 0.0]},
     }
     async with ReadModel(redis.access) as model:
         model.status(phase="Running", step=1, max_steps=90, fence=2, weight_version=1, waiting_for="rollouts")
@@ -93,9 +96,60 @@ async def test_what_is_written_can_be_read(redis: Redis) -> None:
         assert math.isnan(second.values["kl"])
         (shown,) = await reader.newest_samples()
         assert (shown.step, shown.response, shown.rewards) == (2, "40+6=46", {"helpful": 0.75})
+        assert "".join(shown.tokens) == shown.response
+        assert shown.token_values["kl"] == (0.25, 0.0, 0.0, 0.0)
+        first_two, third, fourth = shown.token_values["logprobs"][:2], *shown.token_values["logprobs"][2:]
+        assert first_two == (-0.5, -1.5)
+        assert third is not None and math.isnan(third)
+        assert fourth is None
         beats = await reader.heartbeats(["rollout-0", "rollout-1"])
         assert beats == {"rollout-0": {"role": "rollout", "running": 5}}
     assert model.dropped == 0
+
+
+async def test_samples_are_found_by_place_and_by_step(redis: Redis) -> None:
+    await redis.start()
+    async with ReadModel(redis.access) as model:
+        # A driver that came to step 60, and one that went back to step 30.
+        for version, steps in ((1, range(1, 61)), (2, range(31, 41))):
+            for step in steps:
+                for index in range(3):
+                    model.sample(step, {"prompt": f"p{index}", "weight_version": version})
+    async with reading.ReadModel(redis.access) as reader:
+        oldest = await reader.samples(count=4)
+        assert [(sample.step, sample.prompt) for sample in oldest] == [
+            (1, "p0"),
+            (1, "p1"),
+            (1, "p2"),
+            (2, "p0"),
+        ]
+        (following,) = await reader.samples(after=oldest[-1].entry, count=1)
+        assert (following.step, following.prompt) == (2, "p1")
+        newest = await reader.samples(count=2, newest=True)
+        assert [(sample.step, sample.prompt) for sample in newest] == [(40, "p2"), (40, "p1")]
+        # Of a step that was done twice, the last time counts; one that was not done again is found as well.
+        for step, version in ((35, 2), (50, 1), (10, 1)):
+            found = await reader.samples(step=step)
+            assert [(sample.step, sample.prompt, sample.weight_version) for sample in found] == [
+                (step, f"p{index}", version) for index in range(3)
+            ]
+        assert await reader.samples(step=61) == []
+        assert [sample.prompt for sample in await reader.samples(step=35, count=1, newest=True)] == ["p2"]
+        elsewhere = reader.of("kubealign:default:sums:other:")
+        assert await elsewhere.samples() == []
+        assert await reader.of(redis.access.prefix).samples(count=4) == oldest
+
+
+async def test_long_samples_are_kept_in_smaller_number(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "SAMPLES_BYTES", 64_000)
+    await redis.start()
+    async with ReadModel(redis.access) as model:
+        for step in range(500):
+            model.sample(step, {"prompt": "p" * 625})
+    async with reading.ReadModel(redis.access) as reader:
+        samples = await reader.newest_samples(500)
+        assert samples[0].step == 499
+        assert 90 <= len(samples) <= 110
 
 
 async def test_samples_are_capped_and_heartbeats_expire(redis: Redis) -> None:

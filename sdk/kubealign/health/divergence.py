@@ -1,0 +1,51 @@
+"""How far the policy is from the reference."""
+
+from collections.abc import Iterator
+
+from kubealign.health.case import Case, shown
+from kubealign.health.finding import Finding, Severity
+
+#: Nats a response. The gain of a learned reward is spent some tens of nats away from the weights that its
+#: data came from (Gao, Schulman & Hilton 2023, figure 1).
+FAR, TOO_FAR = 30.0, 100.0
+#: Nats a token that go with them: a thousand tokens are 30 nats away before any of them is odd.
+FAR_PER_TOKEN, TOO_FAR_PER_TOKEN = 0.05, 0.2
+#: A KL that has grown so many times in so many steps, and is at least so many nats a response: at the start
+#: it grows from nothing.
+GROWTH, GROWTH_STEPS, GROWN = 4.0, 20, 12.0
+#: Nats a token. An estimate of either sign lies around 0, but not below it for so many steps.
+BELOW_ZERO, BELOW_ZERO_STEPS = -0.02, 10
+
+
+def divergence(case: Case) -> Iterator[Finding]:
+    a_token, a_response = case.series.now("kl/reference"), case.series.now("kl/reference_sequence")
+    if a_token is None or a_response is None:
+        return
+    before = case.series.values("kl/reference_sequence")[: -GROWTH_STEPS or None][-GROWTH_STEPS:]
+    grown_from = sorted(before)[len(before) // 2] if len(before) == GROWTH_STEPS else None
+    growing = grown_from is not None and a_response >= max(GROWN, GROWTH * grown_from)
+    far = a_response >= FAR and a_token >= FAR_PER_TOKEN
+    if far or growing:
+        too_far = a_response >= TOO_FAR and a_token >= TOO_FAR_PER_TOKEN
+        since = f"; {GROWTH_STEPS} steps before it was {shown(grown_from)}" if grown_from is not None else ""
+        yield Finding(
+            Severity.CRITICAL if too_far else Severity.WARNING,
+            "The KL is running away",
+            f"The policy is {shown(a_response)} nats a response from the reference ({shown(a_token)} a "
+            f"token){since}.",
+            "Raise the KL's coefficient or lower the learning rate, and go on from a commit before it "
+            "rose. Read the samples of the best reward: they often show what is being gamed.",
+            "kl/reference_sequence",
+            "kl-running-away",
+        )
+    low = case.series.now("kl/reference", BELOW_ZERO_STEPS)
+    if low is not None and low < BELOW_ZERO:
+        yield Finding(
+            Severity.WARNING,
+            "The KL is below zero",
+            f"It is {shown(low)} nats a token over {BELOW_ZERO_STEPS} steps; a divergence cannot be.",
+            "The log-probabilities of policy and reference are not of the same tokens or the same "
+            "temperature: compare the reference's model and tokenizer with the policy's.",
+            "kl/reference",
+            "kl-below-zero",
+        )

@@ -1,0 +1,59 @@
+"""Whether weights, prompts and samples arrive."""
+
+from collections.abc import Iterator
+
+from kubealign.health.case import Case, shown
+from kubealign.health.finding import Finding, Severity
+
+#: Steps that are looked at, and those of them with a retried refit that are more than a mishap.
+WATCHED, RETRIED = 20, 2
+#: Within the watched steps: prompts given up that have a cause, and groups thrown away for each step.
+GIVEN_UP, DISCARDED_A_STEP = 3, 1.0
+
+
+def traffic(case: Case) -> Iterator[Finding]:
+    yield from _refits(case)
+    yield from _prompts(case)
+
+
+def _refits(case: Case) -> Iterator[Finding]:
+    retried = sum(value > 0 for value in case.series.values("refit/retries")[-WATCHED:])
+    quarantined = case.series.now("refit/quarantined_workers", 1)
+    if retried >= RETRIED or quarantined:
+        yield Finding(
+            Severity.WARNING,
+            "Refits fail",
+            f"{retried} of the last {WATCHED} steps needed a second try; {shown(quarantined or 0)} rollout "
+            "workers are quarantined.",
+            "The log of a quarantined worker says what it waited for: a deadline "
+            "(rollout.refit.timeoutSeconds), a checksum, or the canary.",
+            "refit/retries" if retried >= RETRIED else "refit/quarantined_workers",
+            "refits-fail",
+        )
+
+
+def _prompts(case: Case) -> Iterator[Finding]:
+    given_up = case.series.values("data/given_up_prompts")
+    if given_up and given_up[-1] > 0:
+        lately = given_up[-1] - given_up[-WATCHED:][0]
+        yield Finding(
+            Severity.WARNING if lately >= GIVEN_UP else Severity.INFO,
+            "Prompts were given up",
+            f"{shown(given_up[-1])} since the start, {shown(lately)} of them in the last {WATCHED} steps: "
+            "all their retries failed, and others took their place.",
+            "The driver's log names them with the cause. The job fails after lifecycle.maxFailedGroups.",
+            "data/given_up_prompts",
+            "prompts-given-up",
+        )
+    discarded = case.series.values("data/discarded_groups")[-WATCHED:]
+    if len(discarded) == WATCHED and discarded[-1] - discarded[0] >= DISCARDED_A_STEP * WATCHED:
+        yield Finding(
+            Severity.WARNING,
+            "Finished samples are thrown away",
+            f"{shown(discarded[-1] - discarded[0])} groups in the last {WATCHED} steps were too old when "
+            "their turn came.",
+            "Sampling is far ahead of training or far behind: change rollout.replicas, or raise "
+            "groupTimeoutSeconds.",
+            "data/discarded_groups",
+            "staleness",
+        )

@@ -1,0 +1,98 @@
+"""The policy's optimiser steps."""
+
+from collections.abc import Iterator
+from statistics import median
+
+from kubealign.health.case import Case, share, shown
+from kubealign.health.finding import Finding, Severity
+
+#: Nats: less than so much is one answer only, and so little of what it began with: some models begin low.
+COLLAPSED, COLLAPSED_SHARE = 0.02, 0.1
+#: Times of what it began with, and so many nats above it.
+NOISE_TIMES, NOISE_ABOVE = 2.5, 1.0
+#: Share of tokens: the clip is there for the few.
+CLIPPED = 0.3
+#: Nats a token within one step: several updates have left the policy that sampled.
+APPROX_KL = 0.1
+#: A norm so many times that of the steps before is a spike; one may be a batch, more are a cause.
+SPIKE, BEFORE, WATCHED, SPIKES = 10.0, 20, 10, 2
+
+
+def update(case: Case) -> Iterator[Finding]:
+    yield from _entropy(case)
+    yield from _clipping(case)
+    yield from _spikes(case, "trainer")
+    yield from _spikes(case, "critic")
+
+
+def _entropy(case: Case) -> Iterator[Finding]:
+    first, now = case.series.at_first("policy/entropy"), case.series.now("policy/entropy")
+    if first is None or now is None:
+        return
+    if now < COLLAPSED and now < COLLAPSED_SHARE * first:
+        yield Finding(
+            Severity.WARNING,
+            "The entropy has collapsed",
+            f"It is {shown(now)} nats a token and was {shown(first)} at the start: the policy gives one "
+            "answer only.",
+            "Unless the reward is as high as it can be: set entropyCoefficient, raise the clip's upper "
+            "bound, or lower the learning rate, and go on from an earlier commit.",
+            "policy/entropy",
+            "entropy-collapse",
+        )
+    if now > NOISE_TIMES * first and now > first + NOISE_ABOVE:
+        yield Finding(
+            Severity.WARNING,
+            "The entropy rises",
+            f"It is {shown(now)} nats a token and was {shown(first)} at the start: the policy becomes noise.",
+            "Lower entropyCoefficient and the learning rate, and see whether the reward can be had by "
+            "rambling.",
+            "policy/entropy",
+            "entropy-rising",
+        )
+
+
+def _clipping(case: Case) -> Iterator[Finding]:
+    clipped, moved = case.series.now("policy/clip_fraction"), case.series.now("policy/approx_kl")
+    if clipped is not None and clipped > CLIPPED:
+        yield Finding(
+            Severity.WARNING,
+            "The clip takes much of the gradient",
+            f"{share(clipped)} of the tokens (RLOO: of the responses) are clipped.",
+            "Steps are too large: lower the learning rate, take fewer epochsPerStep, or make minibatches "
+            "larger.",
+            "policy/clip_fraction",
+            "clip-fraction",
+        )
+    elif moved is not None and moved > APPROX_KL:
+        yield Finding(
+            Severity.WARNING,
+            "A step moves the policy far",
+            f"The policy is {shown(moved)} nats a token from the one that sampled the batch.",
+            "Lower the learning rate, or take fewer epochsPerStep.",
+            "policy/approx_kl",
+            "clip-fraction",
+        )
+
+
+def _spikes(case: Case, role: str) -> Iterator[Finding]:
+    name = f"{role}/gradient_norm"
+    points = case.series.points(name)
+    spikes = []
+    for index in range(max(BEFORE, len(points) - WATCHED), len(points)):
+        usual = median(value for _, value in points[index - BEFORE : index])
+        step, value = points[index]
+        if value > SPIKE * usual > 0:
+            spikes.append((step, value, usual))
+    if len(spikes) >= SPIKES:
+        step, value, usual = max(spikes, key=lambda spike: spike[1])
+        yield Finding(
+            Severity.WARNING,
+            f"The {role}'s gradient spikes",
+            f"{len(spikes)} of the last {WATCHED} steps; step {step} has a norm of {shown(value)}, where "
+            f"{shown(usual)} is usual.",
+            "It often comes before a collapse. Look at that step's samples; set gradientClipNorm, lower "
+            "the learning rate, or warm up longer.",
+            name,
+            "gradient-spikes",
+        )

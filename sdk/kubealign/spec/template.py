@@ -1,0 +1,169 @@
+"""A job to begin with, as a commented document made from the models.
+
+What must be set is set; every other field of the algorithm stands there with its default, as `#name: value`.
+"""
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from kubealign.spec.algorithms import Algorithm
+from kubealign.spec.base import Union
+from kubealign.spec.fields import allowed, entry, inner, model_of
+from kubealign.spec.job import API_VERSION, KIND, AlignmentJob
+from kubealign.spec.words import bounds_words, flow, meaning
+
+_WIDTH = 100
+_HEAD = """\
+# An AlignmentJob: {what}
+#
+# What must be set is set: put your own models, data and rewards there. Every other field stands here with its
+# default, as `#field: value`: to change one, remove its # and those before the fields around it.
+#
+#   kubealign validate FILE     what is wrong with it, field by field
+#   kubealign explain PATH      more about a field, such as {path}
+#   kubealign run FILE          run it on this machine
+#   kubealign submit FILE       hand it in to a cluster
+"""
+_MODEL = {"path": "models/base"}
+_ROWS: dict[str, str] = {
+    "demonstrations": "data/demonstrations.jsonl",
+    "preferences": "data/preferences.jsonl",
+    "prompts": "data/prompts.jsonl",
+}
+_FUNCTION = {"name": "correct", "function": {"file": {"path": "reward.py"}}}
+# A critic begins as a model that scores.
+_SCORER = {"name": "helpful", "model": {"path": "models/reward"}}
+#: What a step is made of, by whether the algorithm samples.
+_SIZE = {True: "promptsPerStep", False: "rowsPerStep"}
+_ONLINE_ONLY = ("rewards", "rollout", "reference", "critic")
+
+
+def template(algorithm: str, name: str) -> str:
+    """The document for an algorithm: sft, reward-model, ppo, rloo or grpo."""
+    head, *tail = algorithm.split("-")
+    member = head + "".join(part.capitalize() for part in tail)
+    field = allowed(Algorithm)[member]
+    kind = model_of(field.annotation)
+    assert kind is not None
+    given, hidden = _given(member, kind())
+    document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": given}
+    what = (kind.__doc__ or "").split("\n")[0].rstrip(".")
+    lines = _Writer(hidden).fields(AlignmentJob, document, (), 0, active=True)
+    return _HEAD.format(what=what + ".", path=f"spec.algorithm.{member}") + "\n" + "\n".join(lines) + "\n"
+
+
+def _given(member: str, algorithm: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """The spec's required fields with plausible values, and its fields that mean nothing here."""
+    rows = algorithm.data
+    spec: dict[str, Any] = {
+        "maxSteps": 1000,
+        "algorithm": {member: {_SIZE[algorithm.online]: 64}},
+        "policy": {"model": _MODEL},
+        "data": {rows: {"source": {"path": _ROWS[rows]}}},
+    }
+    if not algorithm.online:
+        return spec, frozenset(_ONLINE_ONLY)
+    spec["rewards"] = [_SCORER if algorithm.critic else _FUNCTION]
+    return spec, frozenset() if algorithm.critic else frozenset({"critic"})
+
+
+class _Writer:
+    """Fields to lines. `hidden`: fields of the spec that are left out."""
+
+    def __init__(self, hidden: frozenset[str]) -> None:
+        self._hidden = hidden
+
+    def fields(
+        self,
+        model: type[BaseModel],
+        given: Mapping[str, Any],
+        place: tuple[str, ...],
+        depth: int,
+        *,
+        active: bool,
+    ) -> Iterator[str]:
+        """The fields of one object. `active`: not within one that is commented out."""
+        properties = model.model_json_schema()["properties"]
+        union = issubclass(model, Union)
+        for name, field in allowed(model).items():
+            if place == ("spec",) and name in self._hidden:
+                continue
+            if len(place) == 1 and place[0] == "spec":
+                yield ""
+            at = (*place, name)
+            if name in given:
+                # What the head of a document is needs no words.
+                if place or name in ("metadata", "spec"):
+                    yield from self._words(field, properties[name], depth)
+                yield from self._value(field, given[name], at, depth, active=active)
+                if union:
+                    yield from self._others(model, name, place, depth)
+            elif not union:
+                yield from self._words(field, properties[name], depth)
+                yield from self._default(field, at, depth)
+
+    def _words(self, field: FieldInfo, schema: dict[str, Any], depth: int) -> Iterator[str]:
+        # How long a text may be is nothing that a beginner wonders about.
+        bounds = "" if inner(field.annotation) is str else bounds_words(schema)
+        text = (
+            meaning(field).replace("`", "").rstrip(".") + "." + (f" {bounds.capitalize()}." if bounds else "")
+        )
+        indent = "  " * depth
+        for line in textwrap.wrap(text, _WIDTH - len(indent), break_long_words=False):
+            yield f"{indent}# {line}"
+
+    def _value(
+        self, field: FieldInfo, value: Any, place: tuple[str, ...], depth: int, *, active: bool
+    ) -> Iterator[str]:
+        start = "  " * depth + ("" if active else "#") + place[-1] + ":"
+        below, item = model_of(field.annotation), model_of(entry(field.annotation))
+        if below is not None and allowed(below):
+            yield start
+            yield from self.fields(below, value, place, depth + 1, active=active)
+        elif item is not None and value:
+            yield start
+            for held in value:
+                lines = list(self.fields(item, held, place, depth + 1, active=active))
+                first = next(index for index, line in enumerate(lines) if not line.lstrip().startswith("#"))
+                lead = "  " * depth + "- "
+                yield from (line[2:] for line in lines[:first])
+                yield lead + lines[first].lstrip()
+                yield from lines[first + 1 :]
+        else:
+            yield f"{start} {flow(value) if isinstance(value, dict | list) else _scalar(value)}"
+
+    def _default(self, field: FieldInfo, place: tuple[str, ...], depth: int) -> Iterator[str]:
+        value = field.get_default(call_default_factory=True)
+        below = model_of(field.annotation)
+        indent = "  " * depth
+        if value is None and (below is not None or entry(field.annotation) is not None):
+            yield f"{indent}# {place[-1]} is not set: kubealign explain {'.'.join(place)}"
+        elif isinstance(value, BaseModel):
+            held = value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            yield from self._value(field, held, place, depth, active=False)
+        else:
+            plain = field.get_default(call_default_factory=True)
+            yield f"{indent}#{place[-1]}: {_scalar(getattr(plain, 'value', plain))}"
+
+    def _others(
+        self, model: type[BaseModel], chosen: str, place: tuple[str, ...], depth: int
+    ) -> Iterator[str]:
+        others = [name for name in allowed(model) if name != chosen]
+        if others:
+            yield f"{'  ' * depth}# In its place: {', '.join(others)}; kubealign explain {'.'.join(place)}"
+
+
+def _scalar(value: Any) -> str:
+    """A value on one line that YAML reads as itself."""
+    if isinstance(value, str):
+        return (
+            value
+            if value and value.replace("/", "").replace(".", "").replace("-", "").isalnum()
+            else json.dumps(value)
+        )
+    return flow(value)

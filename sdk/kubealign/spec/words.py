@@ -1,0 +1,110 @@
+"""A field of the spec in words: type, default, bounds, meaning. Names and values stand in backticks."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from enum import Enum
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from kubealign.spec.base import MOST, PATTERNS
+from kubealign.spec.fields import entry, inner, model_of
+
+
+def type_words(annotation: Any, link: Callable[[str], str]) -> str:
+    """`link`: how the name of a model is written."""
+    annotation = inner(annotation)
+    item = entry(annotation)
+    if item is not None:
+        count = len(get_args(annotation))
+        return (
+            f"list of {type_words(item, link)}"
+            if count == 1
+            else f"list of {count} x {type_words(item, link)}"
+        )
+    model = model_of(annotation)
+    if model is not None:
+        return link(model.__name__)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " or ".join(f"`{choice.value}`" for choice in annotation)
+    if annotation in _TYPES:
+        return _TYPES[annotation]
+    literals = get_args(annotation)
+    if all(isinstance(literal, str) for literal in literals):
+        return " or ".join(f"`{literal}`" for literal in literals)
+    return f"map of {type_words(literals[1], link)}"
+
+
+_TYPES: dict[Any, str] = {
+    int: "integer",
+    float: "number",
+    str: "text",
+    bool: "`true` or `false`",
+    Any: "any value",
+    datetime: "time",
+}
+
+
+def default_words(field: FieldInfo) -> str:
+    """As YAML has it."""
+    if field.is_required():
+        return "**required**"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return f"`{flow(value)}`"
+
+
+def flow(value: Any) -> str:
+    """A value on one line, as YAML has it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    if isinstance(value, str):
+        return str(value) or '""'
+    return json.dumps(value)
+
+
+_WORDS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "above {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "below {}",
+    "minLength": "not empty",
+    "maxLength": "at most {} characters",
+    "maxItems": "at most {} entries",
+    "maxProperties": "at most {} entries",
+}
+
+
+def bounds_words(schema: dict[str, Any]) -> str:
+    """Of a field's JSON schema; empty where there are none."""
+    parts = [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
+    if len(parts) != 1 or "prefixItems" in parts[0]:
+        parts = parts[0]["prefixItems"][:1] if parts and "prefixItems" in parts[0] else parts[:1]
+    bounds: list[str] = []
+    for part in parts:
+        bounds += [
+            words.format(_bound(part[key]))
+            for key, words in _WORDS.items()
+            if key in part and part[key] != MOST
+        ]
+        if "pattern" in part:
+            bounds.append(PATTERNS[part["pattern"]])
+    return ", ".join(bounds)
+
+
+def _bound(value: float) -> str:
+    return "2^53" if value == 2**53 else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def meaning(field: FieldInfo) -> str:
+    """What it is for; of a choice also what each value means."""
+    text = field.description or ""
+    choice = inner(field.annotation)
+    if isinstance(choice, type) and issubclass(choice, Enum):
+        text += " " + " ".join((choice.__doc__ or "").split())
+    return text

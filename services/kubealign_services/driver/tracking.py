@@ -1,0 +1,56 @@
+"""The job's trackers, open while the driver drives."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from kubealign_services.driver.failures import Stopping
+from kubealign_services.process.context import Context
+from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.trackers.background import BackgroundTracker
+from kubealign_services.trackers.contract import Ending, NotInstalled
+from kubealign_services.trackers.opened import opened
+
+#: For sending what waits, at the end of a job; and where the driver was told to stop, of its grace period.
+_ENDING_SECONDS = 30.0
+_STOPPING_SECONDS, _STOPPING_SHARE = 3.0, 0.1
+
+log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def tracked(context: Context) -> AsyncIterator[list[BackgroundTracker]]:
+    """Raises PermanentFailure where a tracker's library is missing."""
+    try:
+        trackers = opened(context.job, context.settings.run_dir)
+    except NotInstalled as error:
+        raise PermanentFailure(str(error)) from error
+    ending = Ending.FAILED
+    try:
+        yield trackers
+        ending = Ending.SUCCEEDED
+    except Stopping:
+        ending = Ending.STOPPED
+        raise
+    finally:
+        seconds = _ENDING_SECONDS
+        if context.stop.is_set():
+            grace = context.job.spec.lifecycle.grace_period_seconds
+            seconds = min(_STOPPING_SECONDS, _STOPPING_SHARE * grace)
+        await _end(trackers, ending, seconds, context)
+
+
+async def _end(trackers: list[BackgroundTracker], ending: Ending, seconds: float, context: Context) -> None:
+    for tracker in trackers:
+        tracker.end(ending)
+    deadline = time.monotonic() + seconds
+    for tracker in trackers:
+        left = max(0.0, deadline - time.monotonic())
+        if not await asyncio.to_thread(tracker.ended, left):
+            context.left_behind = f"the tracker {tracker.name}"
+            log.warning(
+                "a tracker had not ended in time; its last figures may be missing",
+                extra={"tracker": tracker.name, "seconds": seconds},
+            )

@@ -1,0 +1,24 @@
+"""Figures as lines of JSON."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from kubealign_services.telemetry.plain import to_json
+from kubealign_services.trackers.contract import Ending
+
+
+class JsonLinesTracker:
+    """One object a line: step, fence, time (seconds since the epoch), metrics. The last line of a step
+    counts. NaN and infinity are the texts nan, inf and -inf."""
+
+    def __init__(self, folder: Path) -> None:
+        # Line-buffered: whoever follows the file sees whole lines.
+        self._file = (folder / "metrics.jsonl").open("a", buffering=1, encoding="utf-8")
+
+    def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
+        line = {"step": step, "fence": fence, "time": time.time(), "metrics": dict(metrics)}
+        self._file.write(to_json(line) + "\n")
+
+    def close(self, ending: Ending) -> None:
+        self._file.close()

@@ -1,0 +1,144 @@
+"""Each tracker with its real library: what it wrote is read back, also after a restart and a rollback."""
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.trackers.contract import Ending
+from kubealign_services.trackers.opened import opened
+from support.bad_specs import whole_job
+
+#: Driver after driver: (fence, steps). The second one goes back to the commit of step 2.
+DRIVERS = ((1, [1, 2, 3, 4]), (2, [3, 4, 5]))
+
+
+def track(folder: Path, tracker: dict[str, object]) -> Path:
+    """Both drivers' figures, by a tracker named `it`; its folder."""
+    document = whole_job("sft") | {"metadata": {"name": "sums"}}
+    document["spec"]["trackers"] = [{"name": "it", **tracker}]
+    job = AlignmentJob.model_validate(document)
+    for fence, steps in DRIVERS:
+        (opened_tracker,) = opened(job, folder)
+        for step in steps:
+            opened_tracker.step(step, fence, {"sft/loss": step + fence / 10, "seconds/step": 0.5})
+            if step == 2:
+                opened_tracker.step(step, fence, {"val/loss": 7.0})
+        opened_tracker.end(Ending.STOPPED if fence == 1 else Ending.SUCCEEDED)
+        assert opened_tracker.ended(120)
+    return folder / "trackers" / "it"
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    folder = track(tmp_path, {"tensorBoard": {}})
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder)).Reload()
+    # What the second driver did again replaces what the first one did.
+    assert [(event.step, pytest.approx(event.value)) for event in events.Scalars("sft/loss")] == [
+        (1, 1.1),
+        (2, 2.1),
+        (3, 3.2),
+        (4, 4.2),
+        (5, 5.2),
+    ]
+    assert [(event.step, event.value) for event in events.Scalars("val/loss")] == [(2, 7.0)]
+    texts = events.Tensors("spec/text_summary")
+    assert b"demonstrations" in texts[0].tensor_proto.string_val[0]
+
+
+def test_mlflow_in_files(tmp_path: Path) -> None:
+    folder = track(tmp_path, {"mlflow": {"experiment": "sums of ours"}})
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=(folder / "mlruns").as_uri())
+    experiment = client.get_experiment_by_name("sums of ours")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status) == ("sums", "FINISHED")
+    assert "demonstrations" in run.data.tags["kubealign.spec"]
+    history = client.get_metric_history(run.info.run_id, "sft/loss")
+    assert [(figure.step, figure.value) for figure in history] == [
+        (1, 1.1),
+        (2, 2.1),
+        (3, 3.1),
+        (4, 4.1),
+        (3, 3.2),
+        (4, 4.2),
+        (5, 5.2),
+    ]
+
+
+def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    for kind in ("CONFIG", "CACHE", "DATA"):
+        monkeypatch.setenv(f"WANDB_{kind}_DIR", str(tmp_path / kind))
+    folder = track(tmp_path, {"weightsAndBiases": {"project": "sums", "mode": "Offline"}})
+    run_id = (folder / "run-id").read_text()
+    # A file for each driver, both of one run.
+    files = sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))
+    assert [file.name for file in files] == [f"run-{run_id}.wandb"] * 2
+    rows = [row for file in files for row in history(file)]
+    assert [(row["step"], row["fence"], row.get("sft/loss", row.get("val/loss"))) for row in rows] == [
+        (1, 1, 1.1),
+        (2, 1, 2.1),
+        (2, 1, 7.0),
+        (3, 1, 3.1),
+        (4, 1, 4.1),
+        (3, 2, 3.2),
+        (4, 2, 4.2),
+        (5, 2, 5.2),
+    ]
+
+
+def history(file: Path) -> list[dict[str, float]]:
+    """The rows that an offline file holds."""
+    from wandb.proto import wandb_internal_pb2
+
+    rows = []
+    for data in records(file.read_bytes()):
+        record = wandb_internal_pb2.Record.FromString(data)
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in items})
+    return rows
+
+
+def records(held: bytes) -> Iterator[bytes]:
+    """Of LevelDB's log format, in which the library writes, after seven bytes of its own: blocks of 32 KiB
+    with parts, each behind its checksum (4), length (2) and kind (1: whole, 2: first, 3: middle, 4: last)."""
+    at, whole = 7, b""
+    while at + 7 <= len(held):
+        left = 32768 - at % 32768
+        if left < 7:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", held, at + 4)
+        if kind == 0:
+            at += left
+            continue
+        whole += held[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield whole
+            whole = b""
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    folder = track(tmp_path, {"jsonLines": {}})
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["fence"]) for line in lines] == [
+        (1, 1),
+        (2, 1),
+        (2, 1),
+        (3, 1),
+        (4, 1),
+        (3, 2),
+        (4, 2),
+        (5, 2),
+    ]

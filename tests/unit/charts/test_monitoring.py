@@ -1,0 +1,117 @@
+"""The alerts and the Grafana dashboard of the chart speak of figures that there are."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from kubealign_operator.controller.metrics import Metrics as OperatorMetrics
+from kubealign_services.dashboard.measures import Measures
+from kubealign_services.telemetry.metrics import Metrics as ProcessMetrics
+
+ROOT = Path(__file__).parents[3]
+FILES = ROOT / "charts" / "kubealign" / "files"
+PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+ALERTS: dict[str, Any] = yaml.safe_load((FILES / "alerts.yaml").read_text(encoding="utf-8"))
+DASHBOARD: dict[str, Any] = json.loads((FILES / "grafana-dashboard.json").read_text(encoding="utf-8"))
+RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
+
+#: Words of the query language that these use.
+WORDS = {"absent", "by", "changes", "delta", "histogram_quantile", "increase", "label_values", "le", "max"}
+WORDS |= {"rate", "sum"}
+
+
+class Hub:
+    """What the dashboard's figures ask."""
+
+    streams = 0
+    feeds = 0
+
+
+def exported() -> set[str]:
+    """Every name that operator, dashboard and roles export."""
+    registries: list[CollectorRegistry] = [
+        OperatorMetrics()._registry,
+        Measures(Hub())._registry,  # type: ignore[arg-type]
+        ProcessMetrics("sums", "driver", "driver").registry,
+    ]
+    names = set()
+    for registry in registries:
+        for collector in list(registry._collector_to_names):
+            names |= set(registry._collector_to_names[collector])
+    return names
+
+
+def expressions() -> Iterator[str]:
+    yield from (rule["expr"] for rule in RULES)
+    yield from (target["expr"] for panel in PANELS for target in panel.get("targets", ()))
+    yield from (
+        variable["query"]["query"]
+        for variable in DASHBOARD["templating"]["list"]
+        if variable["type"] == "query"
+    )
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_every_figure_is_exported(expression: str) -> None:
+    bare = re.sub(r'"[^"]*"|\[[^]]*\]', "", expression)
+    names = set(re.findall(r"\bkubealign_\w+", bare))
+    assert names and names <= exported()
+    labels = set(re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", bare))
+    grouped = {name.strip() for group in re.findall(r"by \(([^)]*)\)", bare) for name in group.split(",")}
+    others = set(re.findall(r"[a-zA-Z_]\w*", bare)) - names - labels - grouped
+    assert others <= WORDS | {"pod", "namespace"}
+    for opening, closing in ("()", "{}", "[]"):
+        assert expression.count(opening) == expression.count(closing)
+
+
+def test_every_step_s_figure_is_explained() -> None:
+    explained = set(re.findall(r"`([a-z_]+/[a-zA-Z_/]+|tokens_per_second)`", PAGE))
+    named = {
+        name
+        for expression in expressions()
+        for name in re.findall(r'kubealign_step\{[^}]*name="([^"]+)"', expression)
+    }
+    assert len(named) > 15
+    assert named <= explained
+    patterns = [
+        pattern
+        for expression in expressions()
+        for pattern in re.findall(r'kubealign_step\{[^}]*name=~"([^"]+)"', expression)
+    ]
+    assert patterns
+    for pattern in patterns:
+        assert any(re.fullmatch(pattern, name) for name in explained), pattern
+
+
+def test_alerts_say_what_is_wrong_and_what_it_means() -> None:
+    names = [rule["alert"] for rule in RULES]
+    assert len(set(names)) == len(names) > 12
+    for rule in RULES:
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert all(text.endswith(".") for text in rule["annotations"].values())
+
+
+def test_panels_have_their_place_and_their_data() -> None:
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    taken: set[tuple[int, int]] = set()
+    for panel in PANELS:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        if panel["type"] != "row":
+            assert panel["targets"] and panel["datasource"]["uid"] == "${datasource}"
+            assert panel["fieldConfig"]["defaults"]["unit"]

@@ -1,0 +1,53 @@
+"""What the driver says of itself."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from kubealign.process import RedisAccess
+from kubealign.v1 import rollout_pb2
+from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.driver.beat import beat
+from kubealign_services.driver.exchange import Exchange, new_group
+from kubealign_services.driver.ledger import Ledger
+from kubealign_services.driver.progress import Progress
+from kubealign_services.driver.report import Report
+from kubealign_services.telemetry.read_model import ReadModel
+
+
+async def nothing() -> None:
+    return
+
+
+async def test_what_is_under_way_and_how_the_last_step_was(tmp_path: Path) -> None:
+    read_model = ReadModel(RedisAccess(host="127.0.0.1", port=1, user="-", password="-", prefix="-"))
+    progress = Progress(10, read_model)
+    progress.begin(3)
+    progress.reached(4)
+    exchange = Exchange(MemoryBus(), 3, asyncio.Event(), progress.waits)
+    ledger = Ledger(3, "train", ("exact",))
+    exchange.register(ledger, nothing)
+    for name in ("0/1", "0/2"):
+        ledger.open(new_group(name, samples=2, min_version=4, timeout=60))
+    ledger.add_rollout(
+        rollout_pb2.Rollout(fence=3, group_id="0/1", sample=0, purpose="train"), time.monotonic()
+    )
+    report = Report(tmp_path / "metrics.jsonl", 3, [])
+    with report.step(4) as step:
+        step.add({"rollout/staleness": 0.5, "seconds/refit": 0.25, "refit/bytes": 1000.0})
+    said = beat(progress, exchange, report)
+    assert said.pop("step_seconds") >= 0
+    assert said.pop("seconds_since_step") >= 0
+    assert said == {
+        "step": 4,
+        "fence": 3,
+        "weight_version": 4,
+        "waiting_for": "",
+        "groups_in_flight": 2,
+        "groups_waiting": 0,
+        "samples_in_flight": 3,
+        "scores_in_flight": 1,
+        "staleness": 0.5,
+        "refit_seconds": 0.25,
+        "refit_bytes": 1000.0,
+    }

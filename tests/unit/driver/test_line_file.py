@@ -1,0 +1,15 @@
+"""A file of lines that only grows."""
+
+from pathlib import Path
+
+from kubealign_services.driver.line_file import append
+
+
+def test_a_line_left_half_costs_itself_alone(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    append(path, '{"step": 1}\n')
+    assert path.read_text() == '{"step": 1}\n'
+    with path.open("a") as file:
+        file.write('{"step": 2, "rew')
+    append(path, '{"step": 2}\n{"step": 3}\n')
+    assert path.read_text().splitlines() == ['{"step": 1}', '{"step": 2, "rew', '{"step": 2}', '{"step": 3}']

@@ -1,0 +1,137 @@
+"""Which samples of a step are shown, and what of their tokens; numbers laid out by hand."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kubealign.read_model import sample_of
+from kubealign_services.batch.packed import Batch
+from kubealign_services.driver.previews import SHOWN, Previews, chosen, token_values
+from kubealign_services.driver.report import Answer, StepFigures
+from kubealign_services.driver.sample_file import SampleFile
+from kubealign_services.driver.shown_tokens import HEAD, MOST_CHARACTERS, TAIL, shown_text, shown_tokens
+from kubealign_services.driver.token_texts import TokenTexts
+from kubealign_services.driver.validation_figures import ValidationSample
+
+TEXTS = TokenTexts(lambda: lambda tokens: "".join("abcdef"[token] for token in tokens))
+
+
+def batch_of_two() -> Batch:
+    """Prompts of one token; responses `bc` and `d`."""
+    return Batch(
+        tokens=torch.tensor([0, 1, 2, 0, 3], dtype=torch.int32),
+        cu_seqlens=torch.tensor([0, 3, 5], dtype=torch.int32),
+        sample_ids=["0/7#0", "0/7#1"],
+        token_columns={
+            "loss_mask": torch.tensor([0, 1, 1, 0, 1], dtype=torch.uint8),
+            "engine_logprobs": torch.tensor([0.0, -1.0, -2.0, 0.0, -0.5]),
+            "old_logprobs": torch.tensor([0.0, -1.25, -2.0, 0.0, -0.5]),
+            "reference_logprobs": torch.tensor([0.0, -1.0, -3.0, 0.0, -0.5]),
+            "values": torch.tensor([0.0, 0.1, 0.2, 0.0, 0.3]),
+            "weight_version": torch.tensor([-1, 4, 4, -1, 5], dtype=torch.int32),
+        },
+        sequence_columns={
+            "rewards": torch.tensor([0.5, -1.0], dtype=torch.float64),
+            "reward.exact": torch.tensor([1.0, -2.0], dtype=torch.float64),
+            "truncated": torch.tensor([0, 1], dtype=torch.uint8),
+            "advantages": torch.tensor([0.75, -0.75], dtype=torch.float64),
+        },
+    )
+
+
+def test_what_is_known_of_each_token() -> None:
+    values = token_values(batch_of_two().select([0]))
+    assert values == {
+        "logprobs": [-1.0, -2.0],
+        "trainer_logprobs": [-1.25, -2.0],
+        # engine less trainer, trainer less reference
+        "logprob_gap": [0.25, 0.0],
+        "kl": [-0.25, 1.0],
+        "advantages": [0.75, 0.75],
+        "values": [pytest.approx(0.1), pytest.approx(0.2)],
+    }
+
+
+def test_a_step_that_has_no_trainer_s_own_has_no_gap() -> None:
+    batch = batch_of_two()
+    del batch.token_columns["old_logprobs"], batch.token_columns["values"]
+    assert token_values(batch.select([1])) == {"logprobs": [-0.5], "advantages": [-0.75]}
+
+
+def test_a_step_s_samples_are_read_as_they_were_written(tmp_path: Path) -> None:
+    step = StepFigures(6)
+    step.answers = {"0/7#0": Answer("a", "bc"), "0/7#1": Answer("a", "d")}
+    Previews(TEXTS, seed=1).take(batch_of_two(), step)
+    first, second = (sample_of("", step.step, sample) for sample in step.samples)
+    assert (first.prompt, first.response, first.tokens) == ("a", "bc", ("b", "c"))
+    assert (first.reward, first.rewards, first.weight_version) == (0.5, {"exact": 1.0}, 4)
+    assert (first.group_id, first.purpose, first.truncated) == ("0/7", "train", False)
+    assert first.token_values["logprob_gap"] == (0.25, 0.0)
+    assert first.token_values["values"] == (0.1, 0.2)
+    assert (second.response, second.truncated, second.weight_version) == ("d", True, 5)
+
+
+def test_a_step_of_rows_shows_none() -> None:
+    step = StepFigures(1)
+    Previews(TEXTS, seed=1).take(batch_of_two(), step)
+    assert step.samples == []
+
+
+def test_the_best_the_worst_and_two_that_the_seed_draws() -> None:
+    rewards = [0.0, 3.0, 1.0, -2.0, 1.5, 0.5, 0.25, 0.75]
+    places = chosen(rewards, seed=1, step=5)
+    assert places[:2] == [1, 3]
+    assert len(set(places)) == SHOWN
+    assert places == chosen(rewards, seed=1, step=5)
+    assert len({tuple(chosen(rewards, seed=1, step=step)) for step in range(20)}) > 5
+    assert chosen([1.0, 2.0], seed=1, step=5) == [0, 1]
+
+
+def test_validation_samples() -> None:
+    sample = ValidationSample(
+        "val@3/0", "a", "bc", 2, True, {"exact": 0.5}, {}, tokens=[1, 2], logprobs=[-1, -2]
+    )
+    (shown,) = Previews(TEXTS, seed=1).of_validation([sample], step=3, version=3)
+    read = sample_of("", 3, shown)
+    assert (read.purpose, read.reward, read.rewards, read.truncated) == (
+        "validation",
+        0.5,
+        {"exact": 0.5},
+        True,
+    )
+    assert (read.tokens, read.token_values) == (("b", "c"), {"logprobs": (-1.0, -2.0)})
+    assert "tokens" not in sample.as_json()
+
+
+def test_long_responses_keep_their_ends() -> None:
+    count = HEAD + TAIL + 100
+    tokens, values = shown_tokens(["x"] * count, {"kl": [i / 3 for i in range(count)]})
+    assert len(tokens) == len(values["kl"]) == HEAD + TAIL + 1
+    assert tokens[HEAD] == "[... 100 tokens left out ...]"
+    assert values["kl"][HEAD] is None
+    assert values["kl"][HEAD - 1 : HEAD + 2] == [pytest.approx(383 / 3, rel=1e-3), None, 161.3]
+    text = shown_text("y" * (MOST_CHARACTERS + 5))
+    assert "[... 5 characters left out ...]" in text
+    assert shown_text("short") == "short"
+
+
+def test_the_file_is_thinned_out_and_stays_below_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    kept = SampleFile(path, bound=40_000)
+    for step in range(1, 5000):
+        kept.samples(step, [{"prompt": "p" * 80, "response": "r"}])
+    assert 36_000 < path.stat().st_size < 40_000
+    steps = [int(line.partition(":")[2].partition(",")[0]) for line in path.read_text().splitlines()]
+    assert steps[:100] == list(range(1, 101))
+    assert steps == sorted(steps)
+    assert steps[-1] > 1000
+    half = len(steps) // 2
+    assert all(step % 2 == 0 for step in steps[half + 5 :])
+
+
+def test_half_a_line_that_a_killed_driver_left_stays_alone(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.write_text('{"step":1,"prompt":"a"}\n{"step":2,"pro')
+    SampleFile(path).samples(2, [{"prompt": "b"}])
+    assert path.read_text().splitlines()[-1] == '{"step":2,"prompt":"b"}'

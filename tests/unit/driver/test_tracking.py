@@ -1,0 +1,103 @@
+"""Trackers at the end of a driver: told how it went, and not waited for longer than it has."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kubealign_services.driver import tracking
+from kubealign_services.driver.failures import JobFailed, Stopping
+from kubealign_services.driver.tracking import tracked
+from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.trackers.background import BackgroundTracker
+from kubealign_services.trackers.contract import Ending, NotInstalled
+
+
+class Told:
+    """Is told how it ends; hangs then until it is let go, where `go` is there."""
+
+    def __init__(self, go: threading.Event | None = None) -> None:
+        self.ending: Ending | None = None
+        self._go = go
+
+    def step(self, step: int, fence: int, metrics: Any) -> None:
+        raise AssertionError("no step was made")
+
+    def close(self, ending: Ending) -> None:
+        self.ending = ending
+        if self._go is not None:
+            self._go.wait()
+
+
+def context(folder: Path) -> Any:
+    """What a driver's is to its trackers, with a grace period of half a second."""
+    lifecycle = SimpleNamespace(grace_period_seconds=0.5)
+    return SimpleNamespace(
+        job=SimpleNamespace(spec=SimpleNamespace(lifecycle=lifecycle)),
+        settings=SimpleNamespace(run_dir=folder),
+        stop=asyncio.Event(),
+        left_behind="",
+    )
+
+
+@pytest.fixture
+def go() -> Iterator[threading.Event]:
+    made = threading.Event()
+    yield made
+    made.set()
+
+
+@pytest.mark.parametrize(
+    ("raised", "ending"),
+    [
+        (None, Ending.SUCCEEDED),
+        (Stopping(), Ending.STOPPED),
+        (JobFailed("no numbers"), Ending.FAILED),
+        (ConnectionError(), Ending.FAILED),
+    ],
+)
+async def test_it_is_told_how_the_driver_ended(
+    raised: Exception | None, ending: Ending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, around = Told(), context(tmp_path)
+    monkeypatch.setattr(tracking, "opened", lambda job, folder: [BackgroundTracker("it", lambda: told)])
+    with nullcontext() if raised is None else pytest.raises(type(raised)):
+        async with tracked(around) as (tracker,):
+            assert tracker.name == "it"
+            if raised is not None:
+                raise raised
+    assert told.ending is ending
+    assert around.left_behind == ""
+
+
+async def test_one_that_hangs_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, go: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    hanging, sound, around = Told(go), Told(), context(tmp_path)
+    both = [BackgroundTracker("hanging", lambda: hanging), BackgroundTracker("sound", lambda: sound)]
+    monkeypatch.setattr(tracking, "opened", lambda job, folder: both)
+    with pytest.raises(Stopping):
+        async with tracked(around):
+            around.stop.set()
+            raise Stopping
+    assert around.left_behind == "the tracker hanging"
+    assert "had not ended in time" in caplog.text
+    assert both[1].ended(20)
+    assert sound.ending is Ending.STOPPED
+
+
+async def test_a_missing_library_fails_the_job_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(job: Any, folder: Path) -> list[BackgroundTracker]:
+        raise NotInstalled("pip install 'kubealign[trackers]'")
+
+    monkeypatch.setattr(tracking, "opened", refuse)
+    with pytest.raises(PermanentFailure, match="pip install"):
+        async with tracked(context(tmp_path)):
+            pass

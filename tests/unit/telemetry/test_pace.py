@@ -1,0 +1,63 @@
+"""How busy and how fast, by a clock that the test moves."""
+
+import logging
+
+import pytest
+
+from kubealign_services.telemetry.last_error import LastError
+from kubealign_services.telemetry.pace import BusyShare, Rate
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_share_of_the_time_that_was_worked() -> None:
+    clock = Clock()
+    busy = BusyShare(clock)
+    with busy.working():
+        clock.now += 1
+    clock.now += 3
+    assert busy.since_asked() == pytest.approx(0.25)
+    clock.now += 5
+    assert busy.since_asked() == 0.0
+
+
+def test_work_under_way_counts_as_far_as_it_is() -> None:
+    clock = Clock()
+    busy = BusyShare(clock)
+    with busy.working():
+        clock.now += 2
+        assert busy.since_asked() == pytest.approx(1.0)
+        with busy.working():
+            clock.now += 1
+        clock.now += 1
+    clock.now += 2
+    assert busy.since_asked() == pytest.approx(0.5)
+
+
+def test_a_rate_is_of_what_was_added() -> None:
+    clock = Clock()
+    rate = Rate(clock)
+    clock.now += 5
+    assert rate.per_second(50) == pytest.approx(10.0)
+    clock.now += 2
+    assert rate.per_second(50) == 0.0
+    assert rate.per_second(60) == 0.0  # no time has passed
+
+
+def test_the_last_error_is_kept_and_a_warning_is_none() -> None:
+    kept = LastError()
+    log = logging.getLogger("test.last_error")
+    log.addHandler(kept)
+    try:
+        log.error("worker %s: %s", "rollout-1", "x" * 600)
+        log.warning("slow")
+    finally:
+        log.removeHandler(kept)
+    assert kept.text.startswith("worker rollout-1: xxx")
+    assert len(kept.text) == 500

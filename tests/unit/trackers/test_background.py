@@ -1,0 +1,114 @@
+"""A tracker beside the job: one that hangs, one that fails, one that is slow."""
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.telemetry.plain import to_json
+from kubealign_services.trackers import opened as opening
+from kubealign_services.trackers.background import BackgroundTracker
+from kubealign_services.trackers.contract import Ending, Library, NotInstalled
+from kubealign_services.trackers.json_lines import JsonLinesTracker
+from kubealign_services.trackers.opened import opened, without_pods
+from support.bad_specs import whole_job
+
+
+class Kept:
+    """Keeps what it is given; waits for `go` before each step, where there is one."""
+
+    def __init__(self, go: threading.Event | None = None) -> None:
+        self.steps: list[int] = []
+        self.ending: Ending | None = None
+        self.begun = threading.Event()
+        self._go = go
+
+    def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
+        self.begun.set()
+        if self._go is not None:
+            self._go.wait()
+        self.steps.append(step)
+
+    def close(self, ending: Ending) -> None:
+        self.ending = ending
+
+
+def test_everything_is_written_before_it_ends() -> None:
+    kept = Kept()
+    tracker = BackgroundTracker("kept", lambda: kept)
+    for step in range(100):
+        tracker.step(step, 1, {"reward/mean": 0.5})
+    tracker.end(Ending.SUCCEEDED)
+    assert tracker.ended(20)
+    assert kept.steps == list(range(100))
+    assert kept.ending is Ending.SUCCEEDED
+
+
+def test_one_that_hangs_costs_figures_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    go = threading.Event()
+    kept = Kept(go)
+    tracker = BackgroundTracker("slow", lambda: kept, waiting=3)
+    tracker.step(0, 1, {})
+    assert kept.begun.wait(20)
+    for step in range(1, 10):
+        tracker.step(step, 1, {})
+    tracker.end(Ending.STOPPED)
+    assert not tracker.ended(0.05)
+    assert tracker.left_out == 6
+    assert caplog.text.count("does not keep up") == 1
+    go.set()
+    assert tracker.ended(20)
+    assert kept.steps == [0, 1, 2, 3]
+    assert kept.ending is Ending.STOPPED
+
+
+def test_one_that_cannot_be_opened_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse() -> Kept:
+        raise PermissionError("no key")
+
+    tracker = BackgroundTracker("wb", refuse, waiting=2)
+    assert tracker.ended(20)
+    for step in range(5):
+        tracker.step(step, 1, {})
+    tracker.end(Ending.SUCCEEDED)
+    (record,) = [record for record in caplog.records if "tracker failed" in record.message]
+    assert (record.__dict__["tracker"], record.__dict__["cause"]) == ("wb", "PermissionError: no key")
+    assert tracker.left_out == 0, "nothing waits for one that has gone"
+
+
+def test_what_is_missing_is_named_before_any_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = whole_job("sft")
+    document["spec"]["trackers"] = [
+        {"name": "lines", "jsonLines": {}},
+        {"name": "curves", "weightsAndBiases": {}},
+    ]
+    missing = {key: Library("kubealign_has_no_such_module") for key in opening._LIBRARIES}
+    monkeypatch.setattr(opening, "_LIBRARIES", missing)
+    with pytest.raises(NotInstalled, match=r"spec.trackers, curves: .*pip install 'kubealign\[trackers\]'"):
+        opened(AlignmentJob.model_validate(document), tmp_path)
+    assert not (tmp_path / "trackers").exists()
+
+
+def test_what_stands_in_a_pod_is_told_to_nobody() -> None:
+    spec = {
+        "seed": 1,
+        "podTemplate": {"spec": {}},
+        "rewards": [{"name": "a", "podTemplate": {}, "weight": 2.0}],
+    }
+    assert without_pods(spec) == {"seed": 1, "rewards": [{"name": "a", "weight": 2.0}]}
+
+
+def test_lines_of_json(tmp_path: Path) -> None:
+    for fence in (1, 2):
+        tracker = JsonLinesTracker(tmp_path)
+        tracker.step(3, fence, {"reward/mean": 0.5 * fence, "kl/reference": float("nan")})
+        tracker.close(Ending.STOPPED)
+    first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert (first["step"], first["fence"], first["metrics"]["reward/mean"]) == (3, 1, 0.5)
+    assert (second["fence"], second["metrics"]) == (2, {"reward/mean": 1.0, "kl/reference": "nan"})
+    assert to_json(first["metrics"]) == '{"reward/mean":0.5,"kl/reference":"nan"}'
