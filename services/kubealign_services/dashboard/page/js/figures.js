@@ -1,0 +1,89 @@
+// Which figures are drawn together, in which order. Pure. docs/metrics.md says what each means.
+
+/** Panels in groups. `match`: names, or patterns over them; `raw`: its few points are not smoothed. */
+const PANELS = [
+  { group: "Learning", id: "reward", title: "Reward by source", match: ["reward/mean", /^reward\/[^/]+\/mean$/] },
+  { group: "Learning", id: "kl", title: "KL to the reference", unit: "nats a token", match: ["kl/reference"] },
+  { group: "Learning", id: "entropy", title: "Entropy", unit: "nats", match: ["policy/entropy"] },
+  { group: "Learning", id: "length", title: "Response length", unit: "tokens",
+    match: ["response/length", "response/length_max"] },
+  { group: "Learning", id: "truncated", title: "Truncated responses", unit: "share",
+    match: ["response/truncated_share"] },
+  { group: "Learning", id: "validation", title: "Validation", match: [/^val\/[^/]+$/, /^val\/reward\/[^/]+$/],
+    without: ["val/response_length", "val/seconds"], raw: true },
+  { group: "Learning", id: "accuracy", title: "Reward model accuracy", unit: "share", match: ["rm/accuracy"] },
+  { group: "Learning", id: "margin", title: "Reward model scores",
+    match: ["rm/margin", "rm/chosen_mean", "rm/rejected_mean"] },
+  { group: "Update", id: "loss", title: "Loss",
+    match: ["trainer/loss", "policy/loss", "sft/loss", "rm/loss", "critic/loss"] },
+  { group: "Update", id: "gradient", title: "Gradient norm",
+    match: ["trainer/gradient_norm", "critic/gradient_norm"] },
+  { group: "Update", id: "clip", title: "Clipped share", match: ["policy/clip_fraction", "critic/clip_fraction"] },
+  { group: "Update", id: "value", title: "Value and return", match: ["value/mean", "return/mean"] },
+  { group: "Update", id: "variance", title: "Explained variance", match: ["critic/explained_variance"] },
+  { group: "Update", id: "rate", title: "Learning rate",
+    match: ["trainer/learning_rate", "critic/learning_rate"], raw: true },
+  { group: "Time", id: "phases", title: "Time by phase", unit: "seconds a step", kind: "stacked",
+    match: [...["generate", "score", "values", "logprobs", "train", "refit"].map((name) => `seconds/${name}`),
+      /^seconds\/(?!step$)/] },
+  { group: "Time", id: "throughput", title: "Throughput", unit: "tokens a second", match: ["tokens_per_second"] },
+  { group: "Time", id: "refit-seconds", title: "Refit: seconds", unit: "seconds",
+    match: ["seconds/refit", /^refit\/.*seconds$/] },
+  { group: "Time", id: "refit-bytes", title: "Refit: bytes", unit: "bytes", match: ["refit/bytes"], raw: true },
+  { group: "System", id: "queue", title: "Queues", match: [/^(queue|bus|groups)\//] },
+  { group: "System", id: "staleness", title: "Staleness", unit: "weight versions",
+    match: ["rollout/staleness", "rollout/staleness_max"] },
+  { group: "System", id: "mismatch", title: "Engine against trainer", unit: "nats",
+    match: ["rollout/logprob_gap_mean", "rollout/logprob_gap_max"] },
+  { group: "System", id: "workers", title: "Refit: workers", match: [/^refit\/.*workers$/], raw: true },
+  { group: "System", id: "canary", title: "Refit: canary gap", unit: "nats", match: ["refit/canary_gap"] },
+  { group: "System", id: "refit-retries", title: "Refit: retries", match: ["refit/retries"], raw: true },
+  { group: "System", id: "data", title: "Lost prompts and groups",
+    match: ["data/dropped_prompts", "data/given_up_prompts", "data/discarded_groups"], raw: true },
+];
+
+const NOT_DRAWN = new Set(["time", "seconds/step", "weights/version"]);
+const MOST_LINES = 8;
+
+/** The panels that these names fill, each with its `names`; what no panel has comes last, one panel a prefix. */
+export function panelsFor(names) {
+  const taken = new Set(NOT_DRAWN);
+  const panels = [];
+  for (const panel of PANELS) {
+    const matched = panel.match.flatMap((wanted) => matching(wanted, names, taken)).filter(
+      (name) => !panel.without?.includes(name));
+    const kept = [...new Set(matched)].slice(0, MOST_LINES);
+    kept.forEach((name) => taken.add(name));
+    if (kept.length) panels.push({ kind: "lines", unit: "", ...panel, names: kept });
+  }
+  return panels.concat(others([...names].filter((name) => !taken.has(name)).sort()));
+}
+
+function matching(wanted, names, taken) {
+  if (typeof wanted === "string") return names.has(wanted) ? [wanted] : [];
+  return [...names].filter((name) => wanted.test(name) && !taken.has(name)).sort();
+}
+
+function others(names) {
+  const byPrefix = new Map();
+  for (const name of names) byPrefix.set(prefix(name), [...(byPrefix.get(prefix(name)) ?? []), name]);
+  return [...byPrefix].map(([title, held]) => ({
+    group: "Other figures", id: `other-${title}`, title, unit: "", kind: "lines", names: held.slice(0, MOST_LINES),
+  }));
+}
+
+function prefix(name) {
+  return name.includes("/") ? name.slice(0, name.lastIndexOf("/")) : name;
+}
+
+/** A figure's name within its panel: without what all the panel's names begin with. */
+export function label(name, panel) {
+  if (panel.id === "reward") return name === "reward/mean" ? "reward of the job" : name.split("/")[1];
+  if (panel.kind === "stacked") return name.replace("seconds/", "");
+  return name.replaceAll("_", " ").replace(/^(val|refit|data|response|rollout)\//, "").replace("/", " ");
+}
+
+/** The panel that shows this figure, or null. */
+export function panelOf(name, panels) {
+  return panels.find((panel) => panel.names.includes(name)) ?? null;
+}

@@ -1,0 +1,57 @@
+// One job as it is known so far: its resource, figures and roles.
+
+import { jobPath } from "./api.js";
+import { LiveStream } from "./live.js";
+import { StepSeries } from "./steps.js";
+
+/**
+ * Events: "resource", "metrics", "roles", "samples" (detail: the new ones, without tokens), "state" (of the
+ * stream), "gone" and "refused" (detail: the error).
+ */
+export class JobStore extends EventTarget {
+  constructor(ref) {
+    super();
+    this.ref = ref;
+    this.resource = null;
+    this.series = new StepSeries();
+    this.roles = [];
+    this.state = "connecting";
+    this._over = new AbortController();
+  }
+
+  /** Follow: the stream tells first all that was, then what comes. */
+  start() {
+    this._stream = new LiveStream(jobPath(this.ref, "stream"), {}, jobPath(this.ref), {
+      job: (resource) => this._took("resource", () => { this.resource = resource; }),
+      metrics: ({ items }) => this._took("metrics", () => this.series.add(items)),
+      roles: ({ items }) => this._took("roles", () => { this.roles = items; }),
+      samples: ({ items }) => this._say("samples", items),
+      gone: () => this._say("gone"),
+    }, (state, error) => this._turned(state, error));
+  }
+
+  close() {
+    this._over.abort();
+    this._stream?.close();
+  }
+
+  /** What an action has answered with. */
+  replace(resource) {
+    if (resource?.metadata?.name === this.ref.name) this._took("resource", () => { this.resource = resource; });
+  }
+
+  _turned(state, error) {
+    if (state === "refused") return this._say("refused", error);
+    this.state = state;
+    return this._say("state");
+  }
+
+  _took(name, take) {
+    take();
+    this._say(name);
+  }
+
+  _say(name, detail = null) {
+    if (!this._over.signal.aborted) this.dispatchEvent(new CustomEvent(name, { detail }));
+  }
+}

@@ -1,0 +1,136 @@
+// The page's frame: the bar at the top, which view the address asks for, and who is there.
+
+import { get, signOut } from "./api.js";
+import { fill, h, say } from "./dom.js";
+import { icon } from "./icons.js";
+import { JobPage } from "./job_page.js";
+import { ListPage } from "./list_page.js";
+import { button, failure } from "./pieces.js";
+import { submitDialog } from "./submit_dialog.js";
+import { onTheme, theme, toggle } from "./themes.js";
+import { tokenForm } from "./token_form.js";
+import { format, parse } from "./url_state.js";
+
+const LIVE_WORDS = { connecting: "connecting", live: "live", reconnecting: "reconnecting", closed: "" };
+
+class App {
+  constructor() {
+    this.session = null;
+    this._content = document.getElementById("content");
+    this._liveState = h("span", { class: "live", role: "status", data: { state: "closed" } });
+    this._view = null;
+    this._drawBar();
+    addEventListener("hashchange", () => this._route());
+  }
+
+  /** Who is there, then what the address asks for. */
+  async begin() {
+    try {
+      this.session = await get("session");
+    } catch (error) {
+      if (error.status === 401) this.refused(null);
+      else this._instead(failure(error, () => this.begin()));
+      return;
+    }
+    this._drawBar();
+    this._at = null;
+    this._shown = null;
+    this._route();
+  }
+
+  get readOnly() {
+    return this.session?.readOnly !== false;
+  }
+
+  /** Show this state, under an address of its own. */
+  go(state) {
+    const hash = format(parse(format(state)));
+    if (location.hash !== hash) location.hash = hash;
+    // Not only when the event comes: what is chosen next builds on this.
+    this._route();
+  }
+
+  /** The API does not know the caller, or no longer. */
+  refused(error) {
+    const refused = error ? "Your token has expired, or is not known any more." : "";
+    this._instead(tokenForm(() => this.begin(), { refused }));
+  }
+
+  /** What the stream's state is. */
+  live(state) {
+    this._liveState.dataset.state = state;
+    const words = LIVE_WORDS[state];
+    if (this._liveState.textContent !== words) this._liveState.textContent = words;
+  }
+
+  /** Something that matters little did not work: the view goes on without it. */
+  quietly(error) {
+    if (error.status === 401) this.refused(error);
+    else say(error.message);
+  }
+
+  submitButton() {
+    return this.readOnly ? null : button("Submit a job", () => submitDialog(this), { kind: "primary" });
+  }
+
+  _instead(element) {
+    this._view?.close();
+    this._view = null;
+    this._at = null;
+    this._shown = null;
+    this.live("closed");
+    fill(this._content, element);
+  }
+
+  _route() {
+    if (!this.session || this._at === location.hash) return;
+    this._at = location.hash;
+    const state = parse(location.hash);
+    const shown = state.view === "job" ? `job ${state.namespace}/${state.name}` : "list";
+    if (shown !== this._shown) {
+      this._view?.close();
+      this.live("connecting");
+      this._view = state.view === "job" ? new JobPage(this, state) : new ListPage(this);
+      fill(this._content, this._view.element);
+      if (this._shown) {
+        this._content.focus({ preventScroll: true });
+        scrollTo({ top: 0 });
+      }
+      this._shown = shown;
+    }
+    this._view.show(state);
+  }
+
+  _drawBar() {
+    const { user, site, namespace, version } = this.session ?? {};
+    const place = site === "local" ? "this machine" : site === "cluster" ? `cluster, namespace ${namespace}` : "";
+    fill(document.getElementById("bar"),
+      h("a", { class: "brand", href: "#/" }, h("img", { src: "static/favicon.svg", alt: "", width: 22, height: 22 }),
+        "kubealign"),
+      h("span", { class: "where" }, [place, user, version].filter(Boolean).join(" · ")),
+      this.session?.readOnly && h("span", { class: "tag" }, "read only"),
+      this._liveState, site === "cluster" && button("Sign out", () => this._leave(), { kind: "quiet" }), themeButton());
+  }
+
+  async _leave() {
+    await signOut().catch((error) => this.quietly(error));
+    this.session = null;
+    this._drawBar();
+    this.refused(null);
+  }
+}
+
+function themeButton() {
+  const one = h("button", { type: "button", class: "button quiet square", on: { click: toggle } });
+  const draw = () => {
+    const other = theme() === "dark" ? "light" : "dark";
+    one.setAttribute("aria-label", `Use the ${other} colours`);
+    one.title = `Use the ${other} colours`;
+    fill(one, icon(other === "dark" ? "moon" : "sun"));
+  };
+  onTheme(draw);
+  draw();
+  return one;
+}
+
+new App().begin();

@@ -1,0 +1,36 @@
+// How far a job is, and how long it will take. Pure.
+
+const RECENT = 20;
+
+/** {step, most, share, left}: `share` 0..1 and `left` in seconds are null where nobody can know. */
+export function progress(resource, rows) {
+  const status = resource?.status ?? {};
+  const step = Math.max(status.step ?? 0, rows.length ? rows[rows.length - 1].step : 0);
+  const most = status.maxSteps ?? resource?.spec?.maxSteps ?? null;
+  const share = most ? Math.min(1, step / most) : null;
+  return { step, most, share, left: secondsLeft(status.phase, step, most, rows) };
+}
+
+function secondsLeft(phase, step, most, rows) {
+  if (phase !== "Running" || !most || step >= most) return null;
+  const seconds = rows.slice(-RECENT).map((row) => row.values["seconds/step"]).filter(Number.isFinite);
+  if (!seconds.length) return null;
+  return ((most - step) * seconds.reduce((a, b) => a + b, 0)) / seconds.length;
+}
+
+/** The member of the algorithm's union: ppo, sft, ... */
+export function algorithmOf(resource) {
+  return Object.keys(resource?.spec?.algorithm ?? {})[0] ?? "";
+}
+
+/** What may be done to a job in this phase. */
+export function possible(resource) {
+  const phase = resource?.status?.phase ?? "Pending";
+  const over = phase === "Succeeded" || phase === "Failed";
+  const suspended = resource?.spec?.suspend === true || phase === "Suspended" || phase === "Suspending";
+  return {
+    suspend: !over && !suspended,
+    resume: !over && suspended && phase !== "Suspending",
+    scale: !over && !suspended && resource?.spec?.rollout !== undefined,
+  };
+}

@@ -1,0 +1,84 @@
+// What Plotly is to draw, from a job's rows. Pure, but for the colours that are handed in.
+
+import { smooth, stretches, thin, within } from "./smoothing.js";
+
+const MOST_POINTS = 700;
+const MOST_BARS = 120;
+const FEW_POINTS = 40;
+
+/** One figure's points in the order of the steps: [{x, y, step}], y null where it was not a number. */
+export function points(name, rows, xs) {
+  const held = [];
+  rows.forEach((row, index) => {
+    if (name in row.values) held.push({ x: xs[index], y: row.values[name], step: row.step });
+  });
+  return held;
+}
+
+/**
+ * The lines of a panel: for each figure the smooth curve, and the raw one faint behind it. `look`: {range,
+ * smoothing, log, colours, dash}. Only what lies in the range is drawn, in a bounded number of points.
+ */
+export function lines(panel, rows, xs, look) {
+  return panel.names.flatMap((name, index) => {
+    const all = points(name, rows, xs);
+    const colour = look.colours[index % look.colours.length];
+    const smoothing = panel.raw ? 0 : look.smoothing;
+    const smoothed = smooth(all.map(({ y }) => y), smoothing);
+    const [from, to] = within(all.map(({ x }) => x), look.range);
+    const part = all.slice(from, to);
+    const main = trace(part, smoothed.slice(from, to), colour, look);
+    if (smoothing === 0 || look.dash) return [main];
+    return [{ ...trace(part, part.map(({ y }) => y), colour, look), opacity: 0.28, mode: "lines", hoverinfo: "skip" },
+      main];
+  });
+}
+
+function trace(part, ys, colour, look) {
+  const shown = ys.map((y) => (look.log && !(y > 0) ? null : y));
+  const kept = thin(shown, MOST_POINTS);
+  return {
+    type: "scatter",
+    mode: kept.length <= FEW_POINTS ? "lines+markers" : "lines",
+    x: kept.map((index) => part[index].x),
+    y: kept.map((index) => shown[index]),
+    customdata: kept.map((index) => part[index].step),
+    line: { color: colour, width: 1.8, dash: look.dash ? "dash" : "solid" },
+    marker: { color: colour, size: 4 },
+    hoverinfo: "none",
+  };
+}
+
+/** The bars of time by phase, one phase on another; many steps are drawn as means of neighbours. */
+export function bars(panel, rows, xs, look) {
+  const [from, to] = within(xs, look.range);
+  const groups = stretches(to - from, MOST_BARS).map((part) => ({ from: part.from + from, to: part.to + from }));
+  const middles = groups.map((part) => (xs[part.from] + xs[part.to - 1]) / 2);
+  const width = groups.length > 1 ? (xs[to - 1] - xs[from]) / (groups.length - 1 || 1) : 1;
+  return panel.names.map((name, index) => ({
+    type: "bar",
+    x: middles,
+    y: groups.map((part) => mean(rows.slice(part.from, part.to).map((row) => row.values[name]))),
+    customdata: groups.map((part) => rows[part.to - 1].step),
+    width: Math.max(width * 0.86, Number.EPSILON),
+    marker: { color: look.colours[index % look.colours.length], line: { width: 0 } },
+    hoverinfo: "none",
+  }));
+}
+
+function mean(values) {
+  const held = values.filter(Number.isFinite);
+  return held.length ? held.reduce((a, b) => a + b, 0) / held.length : 0;
+}
+
+/** The last point of each figure at or before x (all of them: without x): [{name, value, step}]. */
+export function readings(panel, rows, xs, x = Infinity) {
+  return panel.names.map((name) => {
+    for (let index = rows.length - 1; index >= 0; index -= 1) {
+      if (xs[index] <= x && name in rows[index].values) {
+        return { name, value: rows[index].values[name], step: rows[index].step };
+      }
+    }
+    return { name, value: null, step: null };
+  });
+}

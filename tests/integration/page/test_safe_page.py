@@ -1,0 +1,57 @@
+"""What a job says is shown as it is, and never run."""
+
+import re
+
+from playwright.sync_api import expect
+
+from kubealign.client.records import JobEvent
+from kubealign.read_model import Sample
+from support.browser import View, done
+from support.memory_site import MemorySite
+from support.page_jobs import MARKUP, running_job
+
+_ADDRESS = "#/jobs/default/llama"
+
+
+def test_markup_is_shown_and_never_run(site: MemorySite, view: View) -> None:
+    ref = done(running_job(site, "llama", 3))
+    site.status(ref, message=MARKUP)
+    site.report(
+        ref, 4, {"reward/mean": 1.0, "reward/<img src=x onerror=alert()>/mean": 0.5, f"odd {MARKUP}": 1.0}
+    )
+    values = {"kl": (0.1, 0.2)}
+    marked = Sample("", 4, MARKUP, MARKUP, 9.0, {MARKUP: 1.0}, group_id=MARKUP, purpose=MARKUP,
+                    tokens=(MARKUP, "!"), token_values=values)  # fmt: skip
+    site.sample(ref, marked)
+    site.log(ref, "driver", MARKUP, f'{{"message": "{MARKUP.replace(chr(34), chr(39))}"}}')
+    site.say(ref, "rollout-0", last_error=MARKUP)
+    done(site.patch(ref, {"metadata": {"annotations": {"note": MARKUP}}}))
+    now = done(site.events(ref))[0].time
+    site.happen(ref, JobEvent(now, "Warning", "Odd", MARKUP))
+
+    page = view.open("#/")
+    expect(page.locator("table.jobs")).to_contain_text(MARKUP)
+    view.open(_ADDRESS)
+    expect(page.locator(".jobhead")).to_contain_text(MARKUP)
+    expect(page.locator("#figure-reward .legend")).to_contain_text("<img src=x")
+    view.open(f"{_ADDRESS}?tab=samples")
+    expect(page.locator(".sample .prompt")).to_have_text(MARKUP)
+    expect(page.locator(".sample .tokens")).to_contain_text(MARKUP)
+    page.locator(".token").first.hover()
+    expect(page.locator(".reading")).to_contain_text("<img src=x")
+    for tab, place in (("roles", ".roles"), ("logs", ".logs"), ("spec", ".yaml"), ("events", ".events")):
+        view.open(f"{_ADDRESS}?tab={tab}")
+        expect(page.locator(place)).to_contain_text(re.compile(r"<img src=x onerror="))
+    assert page.evaluate("window.ran") is None
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_the_policy_of_the_page_refuses_scripts_in_the_document(view: View) -> None:
+    page = view.open("#/")
+    page.evaluate(
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.ran = true\">')"
+    )
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 100)))")
+    assert page.evaluate("window.ran") is None
+    assert any("Content Security Policy" in failure for failure in view.failures)
+    view.failures.clear()
