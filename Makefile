@@ -12,7 +12,7 @@ TAG ?= 0.1.0
 BUILD_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gsm8k test test-unit test-integration test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-operator lock clean
+.PHONY: help demo gsm8k test test-unit test-integration test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-operator bench-dashboard screenshots lock clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -81,17 +81,19 @@ goldens: $(VENV)/.dev ## Write the objects of example jobs again; read what diff
 protos: $(VENV)/.dev ## Generate sdk/kubealign/v1 from protos/
 	cd protos && $(abspath $(RUN))/python -m grpc_tools.protoc -I . --python_out=../sdk --pyi_out=../sdk --grpc_python_out=../sdk kubealign/v1/*.proto
 
-docs: $(VENV)/.services ## Generate docs/spec.md from the spec's models
+docs: $(VENV)/.services ## Generate docs/spec.md from the spec's models, docs/cli.md from the commands
 	$(RUN)/python -m kubealign.spec.document --write docs/spec.md
+	$(RUN)/python -m kubealign.cli.document --write docs/cli.md
 
 crd: $(VENV)/.services ## Generate the chart's CustomResourceDefinition from the spec's models
 	$(RUN)/python -m kubealign_operator.crd --write charts/kubealign/files/alignmentjobs.kubealign.dev.yaml
 
-images: ## Build the images of operator and services (REGISTRY=registry.example/ml/ TAG=0.1.0 BUILDER=docker BUILD_ARGS=...)
+images: ## Build the images of operator, dashboard and services (REGISTRY=registry.example/ml/ TAG=0.1.0 BUILDER=docker BUILD_ARGS=...)
 	$(BUILDER) build $(BUILD_ARGS) -f images/operator/Containerfile -t $(REGISTRY)kubealign-operator:$(TAG) .
+	$(BUILDER) build $(BUILD_ARGS) -f images/dashboard/Containerfile -t $(REGISTRY)kubealign-dashboard:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f images/services/Containerfile -t $(REGISTRY)kubealign-services:$(TAG) .
 
-images-test: $(VENV)/.dev ## Build and try both images without a registry: root, buildah, mmdebstrap, 30 GB of disk
+images-test: $(VENV)/.dev ## Build and try all images without a registry: root, buildah, mmdebstrap, 30 GB of disk
 	$(RUN)/python -m tests.cluster.support.built_images
 
 bench: $(VENV)/.bench ## Measure a step beside its peers; docs/benchmarks.md holds the figures
@@ -100,6 +102,13 @@ bench: $(VENV)/.bench ## Measure a step beside its peers; docs/benchmarks.md hol
 bench-operator: cluster-tools ## A thousand jobs at once with simulated pods, and what the operator takes for it
 	$(RUN)/python -m tests.bench.operator_jobs
 	$(RUN)/python -m tests.bench.informer_memory
+
+bench-dashboard: cluster-tools ## Ten thousand jobs and two hundred streams: this machine's dashboard, then a cluster's
+	$(RUN)/python -m tests.bench.dashboard
+	$(RUN)/python -m tests.bench.dashboard_cluster
+
+screenshots: $(VENV)/.dev ## Make the documentation's pictures again, of real runs; look at them before they are committed
+	PYTHONPATH=tests $(RUN)/python -m tests.bench.screenshots
 
 lock: $(RUN)/uv ## Pin every version again
 	$(RUN)/uv pip compile pyproject.toml --extra services --extra dashboard --extra trackers requirements/build.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/services.txt

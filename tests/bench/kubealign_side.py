@@ -29,7 +29,14 @@ def measure(
     job = run_folder / "job.yaml"
     job.write_text(yaml.safe_dump(workload.job(folder, _NAME, steps)))
     runs, output = run_folder / "runs", run_folder / "output.txt"
-    command = [str(Path(sys.executable).with_name("kubealign")), "run", str(job), "--runs-dir", str(runs)]
+    command = [
+        str(Path(sys.executable).with_name("kubealign")),
+        "run",
+        str(job),
+        "--no-dashboard",
+        "--runs-dir",
+        str(runs),
+    ]
     groups = ProcessGroups(runs / _NAME)
     with (
         output.open("w") as file,

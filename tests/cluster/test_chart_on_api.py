@@ -215,8 +215,12 @@ def test_users_of_a_namespace_get_the_jobs_with_the_clusters_own_roles(
         )
 
 
-def test_the_secrets_certificate_is_for_the_services_name(helm: Helm) -> None:
-    [secret] = of_kind(helm.render({}), "Secret")
+@pytest.mark.parametrize(
+    ("name", "service"), [(REDIS, REDIS), (f"{RELEASE}-dashboard-tls", f"{RELEASE}-dashboard")]
+)
+def test_the_secrets_certificate_is_for_the_services_name(helm: Helm, name: str, service: str) -> None:
+    secrets = {found["metadata"]["name"]: found for found in of_kind(helm.render({}), "Secret")}
+    secret = secrets[name]
     made = x509.load_pem_x509_certificate(base64.b64decode(secret["data"]["tls.crt"]))
     held = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert f"{REDIS}.{NAMESPACE}.svc" in held.get_values_for_type(x509.DNSName)
+    assert f"{service}.{NAMESPACE}.svc" in held.get_values_for_type(x509.DNSName)

@@ -27,7 +27,9 @@ class Server:
 
     def __init__(self, folder: Path, values: str) -> None:
         objects = Helm(folder / "helm").render(VALUES[values])
-        [secret] = of_kind(objects, "Secret")
+        [secret] = [
+            found for found in of_kind(objects, "Secret") if "users.acl" in found.get("stringData", {})
+        ]
         [config] = [found for found in of_kind(objects, "ConfigMap") if "redis.conf" in found["data"]]
         self.port = free_port()
         self.passwords = secret["stringData"]

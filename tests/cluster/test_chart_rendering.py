@@ -11,10 +11,12 @@ from cluster.support.chart_values import VALUES
 from cluster.support.helm import CHART, RELEASE, Helm, HelmFailed, of_kind, pod_specs
 from cluster.support.programs import find
 from kubealign_operator.controller.config import OperatorConfig, load
+from kubealign_services.dashboard.cluster.settings import Settings, from_environment
 
 pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
 
 OPERATOR = f"{RELEASE}-operator"
+DASHBOARD = f"{RELEASE}-dashboard"
 MANIFEST = CHART / "files" / "alignmentjobs.kubealign.dev.yaml"
 
 
@@ -62,7 +64,8 @@ def test_what_an_external_redis_needs_is_mounted(helm: Helm, tmp_path: Path) -> 
     config = configuration(objects, tmp_path)
     assert config.redis is not None
     assert (config.redis.host, config.redis.port) == ("redis.example", 6380)
-    assert not of_kind(objects, "StatefulSet", "Secret")
+    assert not of_kind(objects, "StatefulSet")
+    assert [found["metadata"]["name"] for found in of_kind(objects, "Secret")] == [f"{DASHBOARD}-tls"]
     spec = pod_specs(objects)[f"Deployment/{OPERATOR}"]
     mounted = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
     secrets = {found["name"]: found["secret"]["secretName"] for found in spec["volumes"] if "secret" in found}
@@ -89,7 +92,11 @@ def test_what_an_external_redis_needs_is_mounted(helm: Helm, tmp_path: Path) -> 
         ({"redis": {"host": "redis.example"}}, "host"),
         ({"redis": {"embedded": {"maxMemory": "1Gi"}}}, "maxMemory"),
         ({"redis": {"embedded": {"enabled": False}, "external": {"host": "r"}}}, "existingSecret"),
-        ({"dashboard": {"enabled": True}}, "repository"),
+        ({"dashboard": {"image": {"repository": ""}}}, "repository"),
+        ({"dashboard": {"port": 8080}}, "port"),
+        ({"dashboard": {"readOnly": "yes"}}, "readOnly"),
+        ({"dashboard": {"ingress": {"enabled": True}}}, "host"),
+        ({"rbac": {"dashboardUsers": [{"kind": "Everybody", "name": "x"}]}}, "kind"),
         ({"networkPolicy": {"metricsFrom": [{}]}}, "metricsFrom"),
         ({"serviceMonitor": {"interval": "often"}}, "interval"),
     ],
@@ -128,16 +135,22 @@ def test_the_resource_is_the_file_with_labels_added(helm: Helm) -> None:
     assert not of_kind(helm.render({"crds": {"install": False}}), "CustomResourceDefinition")
 
 
-def test_the_operator_has_these_rights_and_no_other(helm: Helm) -> None:
-    objects = helm.render({"rbac": {"userRoles": False}})
-    roles = of_kind(objects, "ClusterRole", "Role")
-    rights = {
+Rights = dict[tuple[str, str], tuple[set[str], tuple[str, ...]]]
+
+
+def rights(objects: list[dict[str, Any]], component: str) -> Rights:
+    """(kind of role, resource) -> verbs and names, of all roles of a component."""
+    return {
         (role["kind"], resource): (set(rule["verbs"]), tuple(rule.get("resourceNames", ())))
-        for role in roles
+        for role in of_kind(objects, "ClusterRole", "Role")
+        if role["metadata"]["labels"]["app.kubernetes.io/component"] == component
         for rule in role["rules"]
         for resource in rule["resources"]
     }
-    assert rights == {
+
+
+def test_the_operator_has_these_rights_and_no_other(helm: Helm) -> None:
+    assert rights(helm.render({}), "operator") == {
         ("ClusterRole", "alignmentjobs"): ({"list", "watch", "delete"}, ()),
         ("ClusterRole", "alignmentjobs/status"): ({"patch"}, ()),
         ("ClusterRole", "pods"): ({"get", "list", "watch", "create", "patch", "delete"}, ()),
@@ -150,21 +163,81 @@ def test_the_operator_has_these_rights_and_no_other(helm: Helm) -> None:
     }
 
 
+@pytest.mark.parametrize("values", ["default", "two-namespaces", "plain-dashboard"])
+def test_the_dashboard_reads_and_may_do_nothing_else(helm: Helm, values: str) -> None:
+    objects = helm.render(VALUES[values])
+    kind = "Role" if values == "two-namespaces" else "ClusterRole"
+    wanted: Rights = {
+        (kind, "alignmentjobs"): ({"get", "list", "watch"}, ()),
+        (kind, "pods"): ({"list"}, ()),
+    }
+    if values != "plain-dashboard":
+        # Of whoever comes through the API server; what they see is for their token to say.
+        passing = {"get", "create", "update", "patch", "delete"}
+        wanted["Role", "services/proxy"] = (passing, (f"https:{DASHBOARD}:https",))
+    assert rights(objects, "dashboard") == wanted
+    bound = [
+        found["roleRef"]["name"]
+        for found in of_kind(objects, "ClusterRoleBinding")
+        if found["metadata"]["labels"]["app.kubernetes.io/component"] == "dashboard"
+    ]
+    assert sorted(bound) == sorted(["system:auth-delegator", *([] if kind == "Role" else [DASHBOARD])])
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_dashboard_reads_its_environment(helm: Helm, name: str) -> None:
+    spec = pod_specs(helm.render(VALUES[name])).get(
+        f"Deployment/{VALUES[name].get('fullnameOverride', RELEASE)}-dashboard"
+    )
+    assert (spec is None) == (name == "no-dashboard")
+    if spec is None:
+        return
+    [container] = spec["containers"]
+    settings = from_environment({held["name"]: held["value"] for held in container["env"]})
+    # What it does not know would be a setting that is passed over in silence.
+    assert {held["name"] for held in container["env"]} <= {
+        f"KUBEALIGN_{field.upper()}" for field in Settings.model_fields
+    }
+    [port] = container["ports"]
+    assert (settings.listen.host, settings.listen.port) == ("0.0.0.0", port["containerPort"])
+    assert list(settings.namespaces) == VALUES[name].get("watchNamespaces", [])
+    assert settings.read_only == (name == "dashboard")
+    assert (settings.redis_host is None) == (name == "no-redis")
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    files = (
+        settings.tls_cert_file,
+        settings.tls_key_file,
+        settings.redis_password_file,
+        settings.redis_ca_file,
+    )
+    assert {str(file.parent) for file in files if file is not None} == mounted - {"/tmp"}
+    plain = name == "plain-dashboard"
+    assert port["name"] == ("http" if plain else "https")
+    assert (settings.listen_local is None) == (settings.tls_cert_file is None) == plain
+
+
 def test_named_namespaces_get_a_role_each_and_the_cluster_none(helm: Helm) -> None:
     objects = helm.render(VALUES["two-namespaces"])
-    assert not of_kind(objects, "ClusterRole", "ClusterRoleBinding")
+    assert not of_kind(objects, "ClusterRole")
+    # Reviews of tokens and rights belong to no namespace; Kubernetes' own role allows nothing else.
+    [reviews] = of_kind(objects, "ClusterRoleBinding")
+    assert reviews["roleRef"]["name"] == "system:auth-delegator"
     roles = {found["metadata"]["namespace"] for found in of_kind(objects, "Role")}
     bindings = of_kind(objects, "RoleBinding")
     assert roles == {found["metadata"]["namespace"] for found in bindings}
     assert roles == {"team-a", "team-b", "kubealign-system"}
-    account = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": "kubealign-system"}
-    assert all(found["subjects"] == [account] for found in bindings)
+    for found in bindings:
+        name = found["metadata"]["name"]
+        if name != f"{DASHBOARD}-users":
+            account = {"kind": "ServiceAccount", "name": name.removesuffix("-lease")}
+            account["namespace"] = "kubealign-system"
+            assert found["subjects"] == [account]
 
 
 def test_a_pod_gets_an_api_token_only_where_it_asks_the_api(helm: Helm) -> None:
     specs = pod_specs(helm.render(VALUES["dashboard"]))
     with_token = {name for name, spec in specs.items() if spec["automountServiceAccountToken"]}
-    assert with_token == {f"Deployment/{OPERATOR}", f"Pod/{RELEASE}-test"}
+    assert with_token == {f"Deployment/{OPERATOR}", f"Deployment/{DASHBOARD}", f"Pod/{RELEASE}-test"}
 
 
 def test_a_new_chart_alone_restarts_nothing(helm: Helm, tmp_path: Path) -> None:

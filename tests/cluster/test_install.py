@@ -57,7 +57,7 @@ def test_the_platform_comes_works_and_goes(
         passed = helm("test", RELEASE, "--namespace", NAMESPACE, *waiting, timeout=_TEST_SECONDS + 20)
         assert "Succeeded" in passed
         made = set(cluster.kubectl(*_WIDE).split()) - before
-        assert len(made) == (1 if namespaced else 5), made
+        assert len(made) == (2 if namespaced else 8), made
         deadline = time.monotonic() + _LEADER_SECONDS
         while not one_leads_and_has_redis(cluster):
             assert time.monotonic() < deadline, figures(cluster)

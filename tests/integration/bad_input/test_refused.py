@@ -12,12 +12,12 @@ from support.tiny_jobs import sft_job, write_jobs
 pytestmark = pytest.mark.timeout(240)
 
 
-def refused(*arguments: str | Path) -> str:
-    """What `kubealign run` says when it does not even start."""
+def refused(*arguments: str | Path, code: int = 3) -> str:
+    """What `kubealign run` says when it does not even start; 3: because the job is invalid."""
     done = subprocess.run(
         [KUBEALIGN, "run", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 1, done.stdout
+    assert done.returncode == code, done.stdout
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -60,13 +60,13 @@ def test_a_folder_that_is_in_use_or_holds_another_job(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     with RunningJobs(file, runs) as run:
         run.wait_for_step("bad", 1)
-        said = refused(file, "--runs-dir", runs)
+        said = refused(file, "--runs-dir", runs, code=1)
         assert f"{runs / 'bad'} is in use by another kubealign run (process {run.pids('bad')[0]})" in said
         run.send(SIGINT)
         assert run.end(60) == 130, run.output
         assert left_running(tmp_path) == {}
         held = sorted(path.name for path in (runs / "bad" / "commits").iterdir())
-        said = refused(file, "--runs-dir", runs, "--set", "spec.seed=7")
+        said = refused(file, "--runs-dir", runs, "--set", "spec.seed=7", code=1)
         assert f"{runs / 'bad'} holds a run of another bad; it differs in spec.seed (1, now 7)" in said
         assert "Give the job another name or --runs-dir, or delete that run" in said
         assert sorted(path.name for path in (runs / "bad" / "commits").iterdir()) == held != []

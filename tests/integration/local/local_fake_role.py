@@ -104,6 +104,8 @@ def _tell_redis(settings: ProcessSettings, steps: list[dict]) -> None:
         {"step": 1, "json": json.dumps({"prompt": "12+34=", "response": "46", "reward": 1.0})},
     )
     client.set(
-        f"{access.prefix}heartbeat:{settings.name}", json.dumps({"role": settings.role, "version": 3}), ex=15
+        f"{access.prefix}heartbeat:{settings.name}",
+        json.dumps({"role": settings.role, "weight_version": 3}),
+        ex=15,
     )
     client.close()

@@ -55,14 +55,14 @@ def test_a_dry_run_starts_and_writes_nothing_and_imports_little(file: Path) -> N
 
 def test_a_job_whose_model_nobody_has_made_is_refused(file: Path) -> None:
     result = CliRunner().invoke(app, ["run", str(file), "--runs-dir", str(file.parent / "none")])
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "run base first" in result.output.replace("\n", " ")
     assert not (file.parent / "none").exists()
 
 
 def test_a_wrong_value_is_told_with_its_place(file: Path) -> None:
     result = CliRunner().invoke(app, ["run", str(file), "--set", "spec.maxSteps=0"])
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "spec.maxSteps" in result.output
 
 

@@ -38,7 +38,7 @@ def test_every_error_of_every_file(document: Make, write: Write, tmp_path: Path)
     done = kubealign(
         "validate", bad, good, tmp_path / "none.yaml", "--param", "P=x", "--param", "Q=x", "--set", "seed=1"
     )
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stdout == f"{good}: 1 job, valid\n"
     lines, text = done.stderr.splitlines(), bad.read_text().splitlines()
     assert [line.split(": ")[0] for line in lines] == [
@@ -54,7 +54,7 @@ def test_every_error_of_every_file(document: Make, write: Write, tmp_path: Path)
 def test_what_is_wrong_with_the_command_alone(document: Make, write: Write) -> None:
     path = write(document("sft"))
     done = kubealign("validate", path, "--param", "P=1")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr == "--param P: no document has this parameter: there are none\n"
 
 

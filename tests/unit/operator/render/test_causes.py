@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from kubealign_operator.render.last_words import last_words, short
+from kubealign.last_words import last_words, short
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import sft
 

@@ -1,0 +1,116 @@
+"""The application: the REST API, its streams and the page, over whatever `access` gives access to."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+
+from fastapi import APIRouter, FastAPI, Request, Response
+
+from kubealign import __version__
+from kubealign_services.dashboard import documentation, page_files, problems
+from kubealign_services.dashboard.access import Access
+from kubealign_services.dashboard.authentication import Authentication
+from kubealign_services.dashboard.measures import Measured, Measures
+from kubealign_services.dashboard.parameters import API
+from kubealign_services.dashboard.recent_steps import RecentSteps
+from kubealign_services.dashboard.routes import (
+    changes,
+    figures,
+    health,
+    jobs,
+    processes,
+    session,
+    streams,
+)
+from kubealign_services.dashboard.security import KnownHosts, SecurityHeaders
+from kubealign_services.dashboard.streams.hub import MOST_STREAMS, Hub
+from kubealign_services.dashboard.streams.job_feed import Pace
+from kubealign_services.dashboard.wire import answer
+
+_ABOUT = """Jobs of kubealign, as Kubernetes knows them, and what they say of themselves while they run.
+
+Every error is `application/problem+json` (RFC 9457)."""
+
+
+async def _always_ready() -> str:
+    return ""
+
+
+def create_app(
+    access: Access,
+    *,
+    hosts: Collection[str] | None = None,
+    ready: Callable[[], Awaitable[str]] = _always_ready,
+    pace: Pace | None = None,
+    most_streams: int = MOST_STREAMS,
+) -> FastAPI:
+    """`hosts`: names that this service goes by; None: any. `ready` says why it is not, or nothing. `pace`:
+    how often jobs that somebody follows are looked at. `app.state.hub.close()` ends the streams: call it
+    before the server waits for its connections. The access and its sites stay the caller's to close."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            app.state.hub.close()
+
+    app = FastAPI(
+        title="kubealign",
+        version=__version__,
+        description=_ABOUT,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    hub = Hub(access.reader, pace, most_streams)
+    measures = Measures(hub)
+    app.state.access = access
+    app.state.hub = hub
+    app.state.measures = measures
+    app.state.recent_steps = RecentSteps(access.reader)
+    app.include_router(_machines(measures, ready))
+    app.include_router(_api())
+    page_files.install(app)
+    problems.install(app)
+    documentation.install(app)
+    # The last one is the first to see a request.
+    app.add_middleware(Authentication, access=access)
+    if hosts is not None:
+        app.add_middleware(KnownHosts, hosts=hosts)
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(Measured, measures=measures)
+    return app
+
+
+def _api() -> APIRouter:
+    api = APIRouter(dependencies=documentation.AUTHENTICATED)
+    for part in (session, jobs, changes, figures, processes, health, streams):
+        api.include_router(part.router)
+
+    @api.get(f"{API}/openapi.json", include_in_schema=False)
+    async def openapi(request: Request) -> Response:
+        return answer(request.app.openapi())
+
+    return api
+
+
+def _machines(measures: Measures, ready: Callable[[], Awaitable[str]]) -> APIRouter:
+    """What kubelets and Prometheus look at."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/healthz")
+    async def healthz() -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+    @router.get("/readyz")
+    async def readyz() -> Response:
+        missing = await ready()
+        return Response(f"{missing or 'ok'}\n", 503 if missing else 200, media_type="text/plain")
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        return measures.page()
+
+    return router

@@ -1,0 +1,106 @@
+"""Reads for everybody: jobs from memory, figures from Redis, pods with the dashboard's own rights."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kubealign.client.errors import Forbidden, JobNotFound
+from kubealign.client.records import JobEvent, JobPage, JobRecord, JobRef, ListQuery, LogLine, ProcessRecord
+from kubealign.client.site import Figures, Site
+from kubealign.read_model import BEGINNING, Sample, StepMetrics
+from kubealign_services.dashboard.cluster.cache import JobCache
+from kubealign_services.dashboard.cluster.listing import page
+
+
+class Reader:
+    """A Site that changes nothing, and a TellsChanges. `own`: the cluster, asked as the dashboard itself.
+
+    Logs, events and results are for the caller's own token to ask for, and refused here."""
+
+    kind = "cluster"
+
+    def __init__(self, cache: JobCache, figures: Figures, own: Site, namespace: str) -> None:
+        self.namespace = namespace
+        self._cache = cache
+        self._figures = figures
+        self._own = own
+
+    async def get(self, ref: JobRef) -> JobRecord:
+        held = self._cache.get(ref)
+        if held is None:
+            raise JobNotFound(f"there is no job {ref.name} in namespace {ref.namespace}")
+        return held.record
+
+    async def list(self, query: ListQuery) -> JobPage:
+        return page(self._cache, query)
+
+    async def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
+        await self.get(ref)
+        async for record in self._cache.watch(ref):
+            yield record
+
+    def changes(self) -> AsyncIterator[Sequence[JobRecord | JobRef]]:
+        return self._cache.changes()
+
+    async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
+        await self.get(ref)
+        return await self._figures.metrics(ref, after, count)
+
+    async def samples(
+        self,
+        ref: JobRef,
+        after: str = BEGINNING,
+        count: int = 100,
+        *,
+        step: int | None = None,
+        newest: bool = False,
+    ) -> Sequence[Sample]:
+        await self.get(ref)
+        return await self._figures.samples(ref, after, count, step=step, newest=newest)
+
+    async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        await self.get(ref)
+        return await self._figures.heartbeats(ref, processes)
+
+    async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
+        await self.get(ref)
+        return await self._own.processes(ref)
+
+    async def create(self, resource: Mapping[str, Any], *, dry_run: bool = False) -> JobRecord:
+        _refuse()
+
+    async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
+        _refuse()
+
+    async def delete(self, ref: JobRef) -> None:
+        _refuse()
+
+    async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
+        _refuse()
+
+    async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:
+        _refuse()
+
+    def logs(
+        self,
+        ref: JobRef,
+        *,
+        process: str | None = None,
+        role: str | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> AsyncIterator[LogLine]:
+        _refuse()
+
+    async def events(self, ref: JobRef) -> Sequence[JobEvent]:
+        _refuse()
+
+    async def result(self, ref: JobRef, into: Path | None = None) -> Path:
+        _refuse()
+
+    async def close(self) -> None:
+        await self._own.close()
+
+
+def _refuse() -> NoReturn:
+    raise Forbidden("the dashboard itself may not do this: it is done with the caller's own rights")

@@ -1,0 +1,112 @@
+"""What the platform's administrator sets, as the chart hands it over: the environment."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from kubealign.process import RedisAccess
+
+_PREFIX = "KUBEALIGN_"
+
+
+class SettingsError(Exception):
+    """The environment cannot be used; the text names the variable, what it held and what it may hold."""
+
+
+class Address(BaseModel):
+    """host:port, as [::1]:8080 or 0.0.0.0:8080."""
+
+    model_config = ConfigDict(frozen=True)
+    host: str = Field(min_length=1)
+    port: int = Field(ge=0, le=65535)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parsed(cls, held: Any) -> Any:
+        if not isinstance(held, str):
+            return held
+        host, colon, port = held.rpartition(":")
+        if not colon or not host or not port.isdigit():
+            raise ValueError("it must be HOST:PORT")
+        return {"host": host.strip("[]"), "port": int(port)}
+
+
+def _listed(held: Any) -> Any:
+    return [part.strip() for part in held.split(",") if part.strip()] if isinstance(held, str) else held
+
+
+class Settings(BaseModel):
+    """Each field is a variable: `redis_host` is KUBEALIGN_REDIS_HOST. An empty one counts as not there."""
+
+    model_config = ConfigDict(frozen=True)
+
+    listen: Address = Field(Address(host="0.0.0.0", port=8080), description="Who asks from elsewhere.")
+    listen_local: Address | None = Field(
+        None,
+        description="A second door without TLS, for the pod itself: what `kubectl port-forward` reaches.",
+    )
+    tls_cert_file: Path | None = Field(None, description="PEM; read again when it changes.")
+    tls_key_file: Path | None = None
+    namespaces: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        (), description="Whose jobs are shown, with commas between; empty: all."
+    )
+    read_only: bool = False
+    redis_host: str | None = Field(None, description="None: no figures are shown.")
+    redis_port: int = Field(6379, ge=1, le=65535)
+    redis_tls: bool = False
+    redis_user: str = "dashboard"
+    redis_password_file: Path | None = None
+    redis_ca_file: Path | None = None
+    kubeconfig: Path | None = Field(None, description="None: the pod's own service account.")
+    request_seconds: float = Field(15.0, gt=0, le=120, description="Deadline of one call to the API server.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Settings":
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("KUBEALIGN_TLS_CERT_FILE and KUBEALIGN_TLS_KEY_FILE go together")
+        if self.listen_local is not None and self.listen_local.host not in ("127.0.0.1", "::1", "localhost"):
+            raise ValueError("KUBEALIGN_LISTEN_LOCAL must be 127.0.0.1:PORT or [::1]:PORT")
+        return self
+
+    def redis(self) -> RedisAccess | None:
+        """The platform's Redis, for all jobs. Raises SettingsError where its password cannot be read."""
+        if self.redis_host is None:
+            return None
+        return RedisAccess(
+            host=self.redis_host,
+            port=self.redis_port,
+            user=self.redis_user,
+            password=_password(self.redis_password_file),
+            prefix="kubealign:",
+            tls=self.redis_tls,
+            ca=self.redis_ca_file,
+        )
+
+
+def from_environment(held: Mapping[str, str]) -> Settings:
+    """Raises SettingsError."""
+    names = {_PREFIX + field.upper(): field for field in Settings.model_fields}
+    given = {field: held[name] for name, field in names.items() if held.get(name, "").strip()}
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_told(found) for found in error.errors())) from error
+
+
+def _told(error: Any) -> str:
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if not error["loc"]:
+        return message
+    return f"{_PREFIX}{str(error['loc'][0]).upper()} held {error['input']!r}: {message}"
+
+
+def _password(file: Path | None) -> str:
+    if file is None:
+        return ""
+    try:
+        return file.read_text().strip()
+    except OSError as error:
+        raise SettingsError(f"KUBEALIGN_REDIS_PASSWORD_FILE held {str(file)!r}: {error.strerror}") from error

@@ -1,0 +1,71 @@
+"""What this service says of itself to Prometheus."""
+
+import time
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kubealign_services.dashboard.streams.hub import Hub
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Measures:
+    """Of one application."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._answers = Counter(
+            "kubealign_dashboard_requests_total",
+            "Answers, by route and status.",
+            ("method", "route", "status"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "kubealign_dashboard_request_seconds",
+            "From a request to the beginning of its answer.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self.watch("streams", "Streams that are open.", lambda: hub.streams)
+        self.watch("followed_jobs", "Jobs that somebody follows.", lambda: hub.feeds)
+
+    def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """A figure kubealign_dashboard_NAME that is asked for at each look."""
+        Gauge(f"kubealign_dashboard_{name}", text, registry=self._registry).set_function(read)
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._answers.labels(method, route, status).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def page(self) -> Response:
+        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class Measured:
+    """Counts what goes through."""
+
+    def __init__(self, app: ASGIApp, measures: Measures) -> None:
+        self._app = app
+        self._measures = measures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                # The route's pattern, never the path: names must not make new series.
+                route = str(getattr(scope.get("route"), "path", "") or "none")
+                seconds = time.perf_counter() - began
+                self._measures.answered(scope["method"], route, message["status"], seconds)
+            await send(message)
+
+        await self._app(scope, receive, counted)

@@ -1,0 +1,82 @@
+"""The page's own files, and Plotly from its wheel. Nothing here says anything of a job."""
+
+import gzip
+import hashlib
+import mimetypes
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from fastapi import APIRouter, FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+PAGE = Path(__file__).with_name("page")
+_FOREVER = "public, max-age=31536000, immutable"
+_ASK_AGAIN = "no-cache"
+# Not every machine's table knows them, and a module of an unknown type is not run.
+for _type, _suffix in (("text/javascript", ".js"), ("text/css", ".css"), ("image/svg+xml", ".svg")):
+    mimetypes.add_type(_type, _suffix)
+
+router = APIRouter(include_in_schema=False)
+
+
+class _Files(StaticFiles):
+    """Asked for each time, and sent where they have changed: after an upgrade no page is half old."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["Cache-Control"] = _ASK_AGAIN
+        return response
+
+
+@router.api_route("/", methods=["GET", "HEAD"])
+@router.api_route("/jobs", methods=["GET", "HEAD"])
+@router.api_route("/jobs/{place:path}", methods=["GET", "HEAD"])
+async def index() -> Response:
+    """The page itself, whichever of its views is meant."""
+    if not (PAGE / "index.html").is_file():
+        raise HTTPException(404)
+    return FileResponse(PAGE / "index.html", headers={"Cache-Control": _ASK_AGAIN})
+
+
+@router.api_route("/favicon.ico", methods=["GET", "HEAD"])
+async def favicon() -> Response:
+    """Browsers ask for it whatever the page says."""
+    return RedirectResponse("/static/favicon.svg", 308)
+
+
+@router.api_route("/static/plotly.min.js", methods=["GET", "HEAD"])
+def plotly(request: Request) -> Response:
+    """Kept for good where the address says which version it is (`?v=`)."""
+    kept = _FOREVER if request.query_params.get("v") == version("plotly") else _ASK_AGAIN
+    packed = "gzip" in request.headers.get("accept-encoding", "")
+    body, tag = _plotly(packed)
+    headers = {"Cache-Control": kept, "ETag": tag, "Vary": "Accept-Encoding"}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    if packed:
+        headers["Content-Encoding"] = "gzip"
+    return Response(body, media_type="text/javascript", headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    """Have this application serve the page."""
+    app.include_router(router)
+    if PAGE.is_dir():
+        app.mount("/static", _Files(directory=PAGE), name="page")
+
+
+@cache
+def _plotly(packed: bool) -> tuple[bytes, str]:
+    """The script and its entity tag; four megabytes, or one and a half."""
+    spec = find_spec("plotly")
+    if spec is None or not spec.submodule_search_locations:
+        raise HTTPException(404)
+    body = Path(spec.submodule_search_locations[0], "package_data", "plotly.min.js").read_bytes()
+    if packed:
+        body = gzip.compress(body, 6, mtime=0)
+    return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'

@@ -1,0 +1,84 @@
+"""What protects a browser that has this open: headers on every answer, and a look at who it thinks we are."""
+
+from collections.abc import Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kubealign_services.dashboard.problems import problem
+
+# Plotly writes style elements, and pictures of a curve are blobs; everything else is a file of ours.
+_PAGE_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "manifest-src 'self'",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    )
+)
+_DATA_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class SecurityHeaders:
+    """Data is nothing to run, to guess the type of, to frame or to keep."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        data = str(scope["path"]).startswith("/api/")
+
+        async def protected(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers["Content-Security-Policy"] = _DATA_POLICY if data else _PAGE_POLICY
+                if data:
+                    headers["Cache-Control"] = "no-store"
+            await send(message)
+
+        await self._app(scope, receive, protected)
+
+
+class KnownHosts:
+    """Refuses requests that were sent to another host's name: a page elsewhere can have its own name point to
+    this machine (DNS rebinding), and would then be of our origin."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower().strip("[]") for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            named = Headers(scope=scope).get("host", "")
+            if _host(named) not in self._hosts:
+                known = ", ".join(sorted(self._hosts))
+                detail = f"this is not {named or 'a host without a name'}: open it as {known}"
+                await problem(scope["path"], 421, "unknown-host", detail)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _host(named: str) -> str:
+    """Without the port."""
+    if named.startswith("["):
+        return named[1:].partition("]")[0].lower()
+    return named.partition(":")[0].lower()

@@ -1,0 +1,1 @@
+"""Live updates: what changes is looked for once, however many look on."""

@@ -1,0 +1,89 @@
+"""What looks for changes as long as somebody looks on."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+from kubealign.client.errors import JobNotFound, KubealignError
+from kubealign_services.dashboard.streams.journal import Journal
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 15.0
+
+
+class Feed(Generic[Item]):
+    """A journal, and the tasks that write it: they run while `open` is in use. What fails for a while is
+    tried again, with pauses that double; meanwhile readers hear nothing."""
+
+    def __init__(self, kept: int) -> None:
+        self.journal: Journal[Item] = Journal(kept)
+        self._readers = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @contextmanager
+    def open(self, lingering: float = 0.0) -> Iterator[None]:
+        """A reader is there. `lingering`: seconds that the work goes on after the last one has left."""
+        self._readers += 1
+        try:
+            if not self._tasks and not self.over:
+                self._tasks = [asyncio.create_task(self._keep_up(work)) for work in self._work()]
+            yield
+        finally:
+            self._readers -= 1
+            if lingering:
+                asyncio.get_running_loop().call_later(lingering, self._close_if_idle)
+            else:
+                self._close_if_idle()
+
+    @property
+    def idle(self) -> bool:
+        return not self._readers
+
+    @property
+    def over(self) -> bool:
+        """Nothing comes from it any more."""
+        return self.journal.closed
+
+    def close(self) -> None:
+        """Readers come to an end, and so does the work."""
+        self.journal.close()
+        for task in self._tasks:
+            task.cancel()
+
+    def _close_if_idle(self) -> None:
+        if self.idle:
+            self.close()
+
+    def _work(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """What is to be done meanwhile, each until it is over."""
+        raise NotImplementedError
+
+    def _gone(self) -> None:
+        """What is looked at is not there any more."""
+        self.journal.close()
+
+    async def _keep_up(self, work: Callable[[], Awaitable[None]]) -> None:
+        pause = _FIRST_PAUSE
+        while not self.over:
+            began = asyncio.get_running_loop().time()
+            try:
+                await work()
+                return
+            except JobNotFound:
+                self._gone()
+                return
+            except KubealignError as error:
+                log.warning("a stream waits: %s", error)
+            except Exception:
+                log.exception("a stream ends")
+                self.journal.close()
+                return
+            if asyncio.get_running_loop().time() - began > _LONGEST_PAUSE:
+                pause = _FIRST_PAUSE
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)

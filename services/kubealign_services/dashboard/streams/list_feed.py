@@ -1,0 +1,87 @@
+"""Changes of jobs, of whatever namespace."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from secrets import token_hex
+from typing import Any
+
+from kubealign.client.records import JobRecord, JobRef, ListQuery
+from kubealign.client.site import Site
+from kubealign_services.dashboard import told
+from kubealign_services.dashboard.access import TellsChanges
+from kubealign_services.dashboard.streams.feed import Feed
+from kubealign_services.dashboard.wire import encode
+
+_KEPT = 4096
+_PAGE = 500
+_REST = 5
+#: Of a job that changed: its namespace, and it as JSON; of one that is gone: its place.
+Change = tuple[str, bytes | None, dict[str, Any]]
+
+
+class ListFeed(Feed[Change]):
+    """Asks a reader that tells changes for them, and any other for all jobs, whenever there is a change.
+    `began`: a name for this journal, whose numbers mean nothing in another."""
+
+    def __init__(self, reader: Site, pause: float) -> None:
+        super().__init__(_KEPT)
+        self._reader = reader
+        self._pause = pause
+        self.began = token_hex(4)
+        #: Set once no change can be missed.
+        self.ready = asyncio.Event()
+
+    def close(self) -> None:
+        super().close()
+        self.ready.set()
+
+    def _work(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        return (self._hear,) if isinstance(self._reader, TellsChanges) else (self._look,)
+
+    async def _hear(self) -> None:
+        assert isinstance(self._reader, TellsChanges)
+        # Whoever waits for it runs only after the reader has begun to listen.
+        self.ready.set()
+        try:
+            async for changes in self._reader.changes():
+                for change in changes:
+                    self._tell(change)
+        finally:
+            # What changes until it is heard again is lost to this journal.
+            self.journal.close()
+
+    async def _look(self) -> None:
+        version: str | None = None
+        known: dict[JobRef, object] | None = None
+        while True:
+            began = time.monotonic()
+            newest = (await self._reader.list(ListQuery(limit=1))).resource_version
+            if known is None or not newest or newest != version:
+                version, before = newest, known
+                known = await self._scan(before)
+                for ref in (before or {}).keys() - known.keys():
+                    self._tell(ref)
+                self.ready.set()
+            # Of a great many jobs a look takes long: most of the time it does not look.
+            await asyncio.sleep(max(self._pause, _REST * (time.monotonic() - began)))
+
+    async def _scan(self, before: dict[JobRef, object] | None) -> dict[JobRef, object]:
+        found: dict[JobRef, object] = {}
+        query = ListQuery(sort="name", limit=_PAGE)
+        while True:
+            page = await self._reader.list(query)
+            for job in page.jobs:
+                found[job.ref] = mark = (job.uid, job.metadata.get("resourceVersion"))
+                if before is not None and before.get(job.ref) != mark:
+                    self._tell(job)
+            if not page.next:
+                return found
+            query = ListQuery(sort="name", limit=_PAGE, after=page.next)
+
+    def _tell(self, change: JobRecord | JobRef) -> None:
+        if isinstance(change, JobRecord):
+            self.journal.append((change.namespace, encode(told.resource(change)), {}))
+        else:
+            place = {"namespace": change.namespace, "name": change.name}
+            self.journal.append((change.namespace, None, place))

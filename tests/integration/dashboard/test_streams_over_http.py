@@ -1,0 +1,111 @@
+"""Streams over real sockets: cut off and resumed, ended with the server, bounded in number."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kubealign_services.dashboard.app import create_app
+from kubealign_services.dashboard.streams.job_feed import Pace
+from support.dashboard import JOBS, LETTERS, Seen, events, site_with_jobs
+from support.memory_site import MemorySite
+from support.ruled_access import Person, RuledAccess, bearer
+from support.served import served
+
+pytestmark = pytest.mark.timeout(120, method="signal")
+
+STREAM = f"{JOBS}/letters/stream"
+QUICK = Pace(figures=0.02, processes=0.05, over=0.05)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> MemorySite:
+    return await site_with_jobs(tmp_path)
+
+
+@asynccontextmanager
+async def stream(
+    address: str, path: str = STREAM, last: str = "", token: str = "jane"
+) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[Seen]]]:
+    """As a browser has it."""
+    headers = {**bearer(token), **({"Last-Event-ID": last} if last else {})}
+    async with (
+        httpx.AsyncClient(base_url=address, timeout=60) as client,
+        client.stream("GET", path, headers=headers) as response,
+    ):
+        yield response, events(response.aiter_text())
+
+
+def access(site: MemorySite, **people: Person) -> RuledAccess:
+    return RuledAccess(site, {"jane": Person("jane"), **people})
+
+
+async def test_nothing_is_lost_when_the_server_is_gone_for_a_while(
+    site: MemorySite, unused_tcp_port: int
+) -> None:
+    seen: list[Seen] = []
+    for number in range(3):
+        site.report(LETTERS, number + 1, {"reward/mean": 0.1})
+        with served(create_app(access(site), pace=QUICK), unused_tcp_port) as address:
+            last = seen[-1].id if seen else ""
+            async with stream(address, last=last) as (response, coming):
+                assert response.headers["content-type"].startswith("text/event-stream")
+                assert response.headers["cache-control"] == "no-store"
+                site.report(LETTERS, 10 * (number + 1), {"reward/mean": 0.1})
+                async for event in coming:
+                    seen.append(event)
+                    if event.event == "metrics" and event.data["items"][-1]["step"] == 10 * (number + 1):
+                        break
+    steps = [item["step"] for event in seen if event.event == "metrics" for item in event.data["items"]]
+    assert steps == [1, 10, 2, 20, 3, 30]
+
+
+async def test_the_server_ends_with_streams_open(site: MemorySite) -> None:
+    with ExitStack() as server:
+        address = server.enter_context(served(create_app(access(site), pace=QUICK)))
+        async with stream(address) as (_, job), stream(address, "/api/v1/stream") as (_, listed):
+            assert (await anext(job)).event == "job"
+            assert (await anext(listed)).event == "ready"
+            # It fails where the server does not come to its end.
+            await asyncio.to_thread(server.close)
+            assert {event.event async for event in job} <= {"roles"}
+            assert [event async for event in listed] == []
+
+
+async def test_a_stream_ends_with_its_token(site: MemorySite) -> None:
+    people = access(site, brief=Person("brief", expires=time.time() + 2))
+    with served(create_app(people, pace=QUICK)) as address:
+        async with stream(address, token="brief") as (_, coming):
+            names = [event.event async for event in coming]
+        assert names[0] == "job"
+        async with stream(address, token="brief") as (response, _):
+            assert response.status_code == 401
+
+
+async def test_there_are_only_so_many(site: MemorySite) -> None:
+    with served(create_app(access(site), pace=QUICK, most_streams=1)) as address:
+        async with stream(address) as (_, coming):
+            await anext(coming)
+            async with stream(address) as (refused, _):
+                assert refused.status_code == 429
+                assert refused.headers["retry-after"]
+                assert refused.headers["content-type"] == "application/problem+json"
+
+
+async def test_logs_are_followed(site: MemorySite) -> None:
+    site.log(LETTERS, "driver", "step 1")
+    async with httpx.AsyncClient(timeout=60) as client:
+        with served(create_app(access(site))) as address:
+            url = f"{address}{JOBS}/letters/logs"
+            async with client.stream("GET", url, params={"follow": True}, headers=bearer("jane")) as response:
+                assert response.headers["content-type"] == "application/x-ndjson"
+                lines = (line async for line in response.aiter_lines() if line)
+                assert await anext(lines) == '{"process":"driver","text":"step 1"}'
+                site.log(LETTERS, "driver", "step 2 <b>")
+                assert await anext(lines) == '{"process":"driver","text":"step 2 <b>"}'
+                site.status(LETTERS, phase="Succeeded")
+                assert [line async for line in lines] == []

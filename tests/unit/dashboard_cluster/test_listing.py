@@ -1,0 +1,132 @@
+"""Pages of jobs: found, sorted, and gone on with whatever has changed meanwhile."""
+
+import json
+from base64 import urlsafe_b64encode
+from dataclasses import replace
+
+import pytest
+
+from kubealign.client.errors import JobInvalid
+from kubealign.client.records import JobPage, ListQuery
+from kubealign_services.dashboard.cluster.cache import JobCache
+from kubealign_services.dashboard.cluster.listing import page
+from support.job_items import item
+
+PHASES = ("Running", "Failed", "Succeeded")
+
+
+@pytest.fixture
+def cache() -> JobCache:
+    made = JobCache()
+    for number in range(30):
+        made.put(
+            item(
+                f"job-{number:02}",
+                "team" if number % 2 else "other",
+                version=number + 1,
+                created=f"2026-01-01T00:00:{number:02}Z",
+                algorithm="ppo" if number % 3 else "sft",
+                labels={"tier": "gold"} if number < 10 else {},
+                phase=PHASES[number % 3],
+                step=number,
+                # Some have none yet.
+                **({"reward": number / 10} if number > 5 else {}),
+            )
+        )
+    return made
+
+
+def names(held: JobPage) -> list[str]:
+    return [record.name for record in held.jobs]
+
+
+def all_of(cache: JobCache, query: ListQuery) -> list[str]:
+    found, after = [], ""
+    while True:
+        held = page(cache, replace(query, after=after))
+        assert len(held.jobs) <= query.limit
+        found += names(held)
+        after = held.next
+        if not after:
+            return found
+
+
+@pytest.mark.parametrize(
+    "sort", ["name", "-name", "created", "-created", "phase", "-step", "reward", "-reward"]
+)
+@pytest.mark.parametrize("limit", [1, 7, 30, 50])
+def test_pages_make_the_whole_list_in_order(cache: JobCache, sort: str, limit: int) -> None:
+    found = all_of(cache, ListQuery(sort=sort, limit=limit))
+    whole = [held.ref.name for held in cache.ordered(sort.removeprefix("-"))]
+    assert found == (whole[::-1] if sort.startswith("-") else whole)
+
+
+def test_jobs_without_a_reward_come_last_where_the_greatest_is_first(cache: JobCache) -> None:
+    found = names(page(cache, ListQuery(sort="-reward", limit=30)))
+    assert found[0] == "job-29"
+    assert set(found[-6:]) == {f"job-0{number}" for number in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        (ListQuery(namespace="team"), range(1, 30, 2)),
+        (ListQuery(namespaces=frozenset({"team"})), range(1, 30, 2)),
+        (ListQuery(namespaces=frozenset({"team", "other", "none"})), range(30)),
+        (ListQuery(namespace="none"), []),
+        (ListQuery(search="JOB-1"), range(10, 20)),
+        (ListQuery(phases=frozenset({"Failed", "Running"})), [n for n in range(30) if n % 3 < 2]),
+        (ListQuery(algorithms=frozenset({"sft"})), range(0, 30, 3)),
+        (ListQuery(label_selector="tier in (gold)"), range(10)),
+        (ListQuery(namespace="other", algorithms=frozenset({"sft"}), label_selector="!tier"), [12, 18, 24]),
+    ],
+)
+def test_filters_and_the_total(cache: JobCache, query: ListQuery, numbers: range) -> None:
+    wanted = [f"job-{number:02}" for number in numbers]
+    held = page(cache, replace(query, sort="name", limit=4))
+    assert names(held) == wanted[:4]
+    assert held.total == len(wanted)
+    assert all_of(cache, replace(query, sort="name", limit=4)) == wanted
+
+
+def test_a_page_goes_on_whatever_came_and_went(cache: JobCache) -> None:
+    query = ListQuery(sort="-created", limit=10)
+    first = page(cache, query)
+    assert names(first)[-1] == "job-20"
+    for gone in ("job-20", "job-19"):
+        namespace = "team" if int(gone[-2:]) % 2 else "other"
+        cache.remove(item(gone, namespace, version=100))
+    cache.put(item("newer", version=101, created="2026-02-01T00:00:00Z"))
+    second = page(cache, replace(query, after=first.next))
+    assert names(second) == [f"job-{number:02}" for number in range(18, 8, -1)]
+    assert second.total == 29
+
+
+def test_a_token_is_good_for_its_query_alone(cache: JobCache) -> None:
+    token = page(cache, ListQuery(limit=3)).next
+    page(cache, ListQuery(limit=9, after=token))
+    with pytest.raises(JobInvalid, match="another query"):
+        page(cache, ListQuery(limit=3, after=token, search="job"))
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "x",
+        "%%%",
+        "é",
+        urlsafe_b64encode(b"[1, 2]").decode(),
+        urlsafe_b64encode(b"{}").decode(),
+        urlsafe_b64encode(b"\xff\xfe").decode(),
+        urlsafe_b64encode(json.dumps(["d", 5, "team", "a"]).encode()).decode(),
+        urlsafe_b64encode(json.dumps(["d", "2026", ["team"], "a"]).encode()).decode(),
+    ],
+)
+def test_a_token_that_nobody_gave_is_refused(cache: JobCache, token: str) -> None:
+    with pytest.raises(JobInvalid, match="continue held"):
+        page(cache, ListQuery(after=token))
+
+
+def test_an_order_that_is_none_is_refused(cache: JobCache) -> None:
+    with pytest.raises(JobInvalid, match="sort held 'colour'"):
+        page(cache, ListQuery(sort="colour"))

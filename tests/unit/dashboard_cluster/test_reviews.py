@@ -1,0 +1,145 @@
+"""What is asked of the API server about tokens and rights, and what is made of the answer."""
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kubealign.client.errors import Forbidden, Unauthenticated, Unavailable
+from kubealign_services.dashboard.access import Caller
+from kubealign_services.dashboard.cluster.rights import Rights
+from kubealign_services.dashboard.cluster.tokens import ClusterCaller, Tokens
+
+Json = dict[str, Any]
+USER = {"username": "ann", "uid": "7", "groups": ["devs"], "extra": {"scopes": ["jobs"]}}
+
+
+class Server:
+    """Answers reviews as it is told, and keeps what was asked."""
+
+    def __init__(self, answer: Callable[[Json], Json]) -> None:
+        self.asked: list[Json] = []
+        self._answer = answer
+
+    async def create(self, path: str, body: Json) -> Json:
+        self.asked.append(body["spec"])
+        return {"status": self._answer(body["spec"])}
+
+
+def jwt(**claims: Any) -> str:
+    text = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"e30.{text}.c2ln"
+
+
+def known(spec: Json) -> Json:
+    return {"authenticated": True, "user": USER}
+
+
+async def test_a_token_is_asked_for_once() -> None:
+    server = Server(known)
+    tokens = Tokens(server)
+    found = [await tokens.caller("plain") for _ in range(3)]
+    assert server.asked == [{"token": "plain"}]
+    assert found[0] == ClusterCaller("ann", "plain", ("devs",), None, "7", {"scopes": ("jobs",)})
+    assert "plain" not in repr(found[0])
+
+
+async def test_a_token_is_never_known_beyond_its_end() -> None:
+    server = Server(known)
+    tokens = Tokens(server, clock=lambda: 100.0)
+    ended = jwt(exp=100)
+    assert (await tokens.caller(ended)).expires == 100.0
+    await tokens.caller(ended)
+    assert len(server.asked) == 2
+    lasting = jwt(exp=200)
+    await tokens.caller(lasting)
+    await tokens.caller(lasting)
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("text", ["a.b", "a.!.c", "a.e30.c", jwt(exp="soon"), jwt(exp=None)])
+async def test_an_end_that_cannot_be_read_is_none(text: str) -> None:
+    assert (await Tokens(Server(known)).caller(text)).expires is None
+
+
+async def test_a_token_that_is_refused_is_not_asked_for_again() -> None:
+    server = Server(lambda spec: {"authenticated": False, "error": "internal words"})
+    tokens = Tokens(server)
+    for _ in range(3):
+        with pytest.raises(Unauthenticated, match="kubectl create token") as refused:
+            await tokens.caller("guess")
+        assert "internal" not in str(refused.value)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("token", ["", "x" * 20000, "é"])
+async def test_what_cannot_be_a_token_is_not_sent(token: str) -> None:
+    server = Server(known)
+    with pytest.raises(Unauthenticated):
+        await Tokens(server).caller(token)
+    assert not server.asked
+
+
+async def test_a_dashboard_without_rights_does_not_blame_the_caller() -> None:
+    def refuses(spec: Json) -> Json:
+        raise Forbidden("you may not create tokenreviews")
+
+    with pytest.raises(Unavailable, match="own account"):
+        await Tokens(Server(refuses)).caller("good")
+    with pytest.raises(Unavailable, match="own account"):
+        await Rights(Server(refuses)).may(Caller("ann", "t"), "get", "team")
+
+
+async def test_all_that_an_authorizer_may_look_at_is_said() -> None:
+    server = Server(lambda spec: {"allowed": True})
+    caller = ClusterCaller("ann", "t", ("devs",), None, "7", {"scopes": ("jobs",)})
+    rights = Rights(server)
+    await rights.allow(caller, "patch", "team", "sums", "alignmentjobs/scale")
+    await rights.allow(caller, "list", None, "", "events")
+    await rights.allow(caller, "get", "team", "", "pods/log")
+    first, second, third = server.asked
+    assert first == {
+        "user": "ann",
+        "uid": "7",
+        "groups": ["devs"],
+        "extra": {"scopes": ["jobs"]},
+        "resourceAttributes": {
+            "verb": "patch",
+            "group": "kubealign.dev",
+            "resource": "alignmentjobs",
+            "subresource": "scale",
+            "namespace": "team",
+            "name": "sums",
+        },
+    }
+    assert (second["resourceAttributes"]["group"], second["resourceAttributes"]["namespace"]) == (
+        "events.k8s.io",
+        "",
+    )
+    assert (third["resourceAttributes"]["group"], third["resourceAttributes"]["subresource"]) == ("", "log")
+
+
+async def test_a_right_is_remembered_for_its_caller_alone() -> None:
+    server = Server(lambda spec: {"allowed": spec["user"] == "ann" and "devs" in spec["groups"]})
+    rights = Rights(server)
+    ann = ClusterCaller("ann", "t", ("devs",), None, "7", {})
+    for other in (
+        ClusterCaller("bob", "t", ("devs",), None, "7", {}),
+        ClusterCaller("ann", "t", (), None, "7", {}),
+    ):
+        assert await rights.may(ann, "get", "team")
+        assert not await rights.may(other, "get", "team")
+        with pytest.raises(Forbidden, match=r"may not get alignmentjobs sums in namespace team"):
+            await rights.allow(other, "get", "team", "sums", "alignmentjobs")
+    scoped = ClusterCaller("ann", "t", ("devs",), None, "7", {"scopes": ("other",)})
+    before = len(server.asked)
+    await rights.may(scoped, "get", "team")
+    await rights.may(ann, "get", "team")
+    assert len(server.asked) == before + 1
+
+
+async def test_a_denial_beats_a_permission() -> None:
+    server = Server(lambda spec: {"allowed": True, "denied": True})
+    assert not await Rights(server).may(Caller("ann", "t"), "get", "team")

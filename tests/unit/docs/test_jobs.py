@@ -1,0 +1,59 @@
+"""The jobs that the documentation shows are valid; parts of one are valid within a job."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubealign.spec.errors import SpecErrors
+from kubealign.spec.job import AlignmentJobSpec
+from kubealign.spec.load import jobs_of_text
+from kubealign.spec.template import template
+from support.doc_blocks import PAGES, ROOT, Block, blocks
+
+#: A comment before a block of YAML that is no job's.
+NO_JOB = "not a job"
+_NAMES = {field.alias or name for name, field in AlignmentJobSpec.model_fields.items()}
+_ALGORITHMS = {"sft": "sft", "rewardModel": "reward-model", "ppo": "ppo", "rloo": "rloo", "grpo": "grpo"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_job_on_the_page_is_valid(page: Path) -> None:
+    wrong = []
+    for block in blocks(page, "yaml"):
+        if block.mark == NO_JOB:
+            continue
+        try:
+            for document in whole(block):
+                jobs_of_text(document)
+        except SpecErrors as errors:
+            wrong.append(f"{block}: {errors}")
+    assert not wrong, "\n".join(wrong)
+
+
+def whole(block: Block) -> list[str]:
+    """The block's jobs, or its parts of one laid over a job of that algorithm."""
+    if "kind: AlignmentJob" in block.text:
+        return [block.text]
+    return [within_a_job(part, block) for part in yaml.safe_load_all(block.text)]
+
+
+def within_a_job(part: Any, block: Block) -> str:
+    assert isinstance(part, dict), f"{block}: mark it with <!-- {NO_JOB} --> if it is none"
+    given = part.get("spec", part)
+    strangers = given.keys() - _NAMES - {"metadata"}
+    assert not strangers, f"{block}: a job has no {strangers}; mark it with <!-- {NO_JOB} --> if it is none"
+    algorithm = next(iter(given.get("algorithm", {"ppo": {}})))
+    job = yaml.safe_load(template(_ALGORITHMS[algorithm], "shown"))
+    job["spec"] |= {name: value for name, value in given.items() if name != "metadata"}
+    return yaml.safe_dump(job)
+
+
+def test_a_wrong_part_would_be_found() -> None:
+    block = Block(ROOT / "README.md", 1, "yaml", "algorithm: {sft: {rows: 3}}\n", "")
+    with pytest.raises(SpecErrors, match="rows"):
+        jobs_of_text(whole(block)[0])
+    block = Block(ROOT / "README.md", 1, "yaml", "operator: {replicas: 3}\n", "")
+    with pytest.raises(AssertionError, match="mark it"):
+        whole(block)
