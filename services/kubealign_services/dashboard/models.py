@@ -221,7 +221,7 @@ class Finding(Answer):
     detail: str = Field(examples=["kl/reference rose from 0.02 to 3.1 within 20 steps"])
     remedy: str = Field(examples=["raise kl.fixed.coefficient, or lower the learning rate"])
     metric: str = Field(description="The figure that shows it; empty: none.", examples=["kl/reference"])
-    anchor: str = Field(description="Of docs/cookbook.md.", examples=["kl-runs-away"])
+    anchor: str = Field(description="Of docs/cookbook.md.", examples=["kl-running-away"])
 
 
 class Health(Answer):
