@@ -11,6 +11,9 @@ REGISTRY ?=
 TAG ?= 0.1.0
 BUILD_ARGS ?=
 
+# Two at a time: they wait for processes more than they compute. A file's own tests share what it has started.
+INTEGRATION := $(RUN)/python -m pytest -n 2 --dist loadfile tests/integration
+
 .DEFAULT_GOAL := help
 .PHONY: help demo gsm8k test test-unit test-integration test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-operator bench-dashboard screenshots lock clean
 
@@ -45,7 +48,7 @@ gsm8k: $(VENV)/.services ## The same on real text (DATA=folder with train.jsonl 
 # What the cluster tests run is built in what the integration tests leave of the cores.
 test: lint test-unit ## Everything: lint, unit, integration, learning and cluster tests
 	nice -n 19 $(MAKE) --no-print-directory cluster-tools & building=$$!; \
-	$(RUN)/python -m pytest tests/integration tests/learning; tested=$$?; \
+	$(INTEGRATION) && $(RUN)/python -m pytest tests/learning; tested=$$?; \
 	wait $$building && exit $$tested
 	$(RUN)/python -m pytest tests/cluster
 
@@ -53,7 +56,7 @@ test-unit: $(VENV)/.dev ## Pure logic, under a minute
 	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n 2 tests/unit
 
 test-integration: $(VENV)/.dev ## Real NATS, Redis, gRPC and processes
-	$(RUN)/python -m pytest tests/integration
+	$(INTEGRATION)
 
 test-learning: $(VENV)/.dev ## Short runs that must learn
 	$(RUN)/python -m pytest tests/learning
