@@ -48,6 +48,7 @@ FIXED: list[tuple[str, Any]] = [
     ("validation", {"validation": {"data": {"prompts": {"source": {"path": "held"}}}}}),
     ("podTemplate", {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}),
     ("podTemplate", {"podTemplate": None}),
+    ("trackers", {"trackers": [{"name": "lines", "jsonLines": {}}]}),
     ("rollout.minReplicas", {"rollout": {"minReplicas": 2}}),
     ("checkpoint", {"checkpoint": {"keep": 5}}),
     ("lifecycle.maxFailedGroups", {"lifecycle": {"maxFailedGroups": 1}}),

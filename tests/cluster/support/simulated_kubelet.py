@@ -76,6 +76,7 @@ class SimulatedKubelet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
         self._ips = _addresses()
+        self._bound = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="simulated-kubelet", daemon=True)
 
@@ -98,7 +99,7 @@ class SimulatedKubelet:
             raise self._failures[0]
 
     def exit(self, namespace: str, name: str, how: Exit) -> None:
-        """End the containers of a running pod now. Raises KeyError when no such pod is bound here."""
+        """End the containers of a pod now, or as soon as it is bound here."""
         self._on(namespace, name, lambda pod: self._exit(pod, how))
 
     def set_waiting(self, namespace: str, name: str, why: Waiting) -> None:
@@ -188,6 +189,9 @@ class SimulatedKubelet:
             ip = manifest["status"].get("podIP") or next(self._ips)
             state = PodState(ip=ip, host_ip=ADDRESS, created=now())
             pod = self._pods[meta["uid"]] = _Pod(manifest, state, self.behave(manifest))
+            # Whoever waits looks again; the next one waits for the next pod.
+            self._bound.set()
+            self._bound = asyncio.Event()
             if manifest["status"].get("phase") not in ("Succeeded", "Failed"):
                 pod.life = self._spawn(self._live(pod))
         pod.manifest = manifest
@@ -268,14 +272,14 @@ class SimulatedKubelet:
         await self._ask("DELETE", pod.path, at_once, "json")
 
     async def _change(self, namespace: str, name: str, act: Act) -> None:
-        found = [
-            pod
-            for pod in self._pods.values()
-            if pod.manifest["metadata"]["namespace"] == namespace and pod.manifest["metadata"]["name"] == name
-        ]
-        if not found:
-            raise KeyError(f"no pod {namespace}/{name} is bound to a simulated node")
+        while not (found := self._named(namespace, name)):
+            await self._bound.wait()
         await act(found[-1])
+
+    def _named(self, namespace: str, name: str) -> list[_Pod]:
+        """Those of this name, oldest first."""
+        metas = [(pod, pod.manifest["metadata"]) for pod in self._pods.values()]
+        return [pod for pod, meta in metas if (meta["namespace"], meta["name"]) == (namespace, name)]
 
     async def _report(self, pod: _Pod, state: PodState) -> None:
         """Patch the status. A pod that is gone, or another of the same name, is left alone."""
