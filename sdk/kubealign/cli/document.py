@@ -1,11 +1,8 @@
 """The page about the commands, made from them: `python -m kubealign.cli.document [--write PATH]`."""
 
-import argparse
 import re
-import sys
 from collections.abc import Iterator
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from typer.main import get_command
@@ -13,6 +10,7 @@ from typer.main import get_command
 from kubealign.cli.command import SITE_OPTIONS
 from kubealign.cli.exits import MEANINGS
 from kubealign.cli.main import COMMANDS, app
+from kubealign.generated import show_or_write
 from kubealign.spec.fields import inner
 
 _INTRODUCTION = """\
@@ -135,16 +133,5 @@ def _default(parameter: Any) -> str:
     return f"`{getattr(value, 'value', value)}`"
 
 
-def main() -> None:
-    """Write the page to stdout, or to the file that --write names."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--write", type=Path, metavar="PATH")
-    path: Path | None = parser.parse_args().write
-    if path is None:
-        sys.stdout.write(page())
-    else:
-        path.write_text(page(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    show_or_write(page)

@@ -1,14 +1,12 @@
 """The page about the spec, made from the models: `python -m kubealign.spec.document [--write PATH]`."""
 
-import argparse
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from kubealign.generated import show_or_write
 from kubealign.spec.base import Union, alias
 from kubealign.spec.changes import IN_CLUSTER
 from kubealign.spec.fields import allowed, entry, model_of
@@ -151,16 +149,5 @@ def _link(model: str) -> str:
     return f"[{model}](#{model.lower()})"
 
 
-def main() -> None:
-    """Write the page to stdout, or to the file that --write names."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--write", type=Path, metavar="PATH")
-    path: Path | None = parser.parse_args().write
-    if path is None:
-        sys.stdout.write(page())
-    else:
-        path.write_text(page(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    show_or_write(page)

@@ -1,0 +1,18 @@
+"""The command of a module that makes a file of the project: `python -m MODULE [--write PATH]`."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+
+def show_or_write(make: Callable[[], str]) -> None:
+    """Write what `make` gives to stdout, or to the file that --write names."""
+    parser = argparse.ArgumentParser(description=show_or_write.__doc__)
+    parser.add_argument("--write", type=Path, metavar="PATH")
+    path: Path | None = parser.parse_args().write
+    if path is None:
+        sys.stdout.write(make())
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(make(), encoding="utf-8")
