@@ -14,8 +14,11 @@ BUILD_ARGS ?=
 # Two at a time: they wait for processes more than they compute. A file's own tests share what it has started.
 INTEGRATION := $(RUN)/python -m pytest -n 2 --dist loadfile tests/integration
 
+# One thread each: these models are too small for more.
+LEARNING := env OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n 2 tests/learning
+
 .DEFAULT_GOAL := help
-.PHONY: help demo gsm8k test test-unit test-integration test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-operator bench-dashboard screenshots lock clean
+.PHONY: help demo gsm8k test test-unit test-integration test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-algorithms bench-operator bench-dashboard screenshots lock clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -45,12 +48,16 @@ demo: $(VENV)/.services ## Align a small model before your eyes: SFT, reward mod
 gsm8k: $(VENV)/.services ## The same on real text (DATA=folder with train.jsonl and preferences.jsonl)
 	$(RUN)/kubealign run examples/gsm8k/jobs.yaml --param DATA=$(abspath $(DATA)) --runs-dir $(RUNS)
 
-# What the cluster tests run is built in what the integration tests leave of the cores.
+# What the cluster tests run is built in what the integration tests leave of the cores; what must learn, learns in
+# what the cluster tests leave, which mostly wait. Its output comes after theirs.
 test: lint test-unit ## Everything: lint, unit, integration, learning and cluster tests
 	nice -n 19 $(MAKE) --no-print-directory cluster-tools & building=$$!; \
-	$(INTEGRATION) && $(RUN)/python -m pytest tests/learning; tested=$$?; \
+	$(INTEGRATION); tested=$$?; \
 	wait $$building && exit $$tested
-	$(RUN)/python -m pytest tests/cluster
+	output=$$(mktemp); nice -n 19 $(LEARNING) >$$output 2>&1 & learning=$$!; \
+	$(RUN)/python -m pytest tests/cluster; tested=$$?; \
+	wait $$learning; learned=$$?; cat $$output; rm $$output; \
+	exit $$(( tested ? tested : learned ))
 
 test-unit: $(VENV)/.dev ## Pure logic, under a minute
 	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n 2 tests/unit
@@ -59,7 +66,7 @@ test-integration: $(VENV)/.dev ## Real NATS, Redis, gRPC and processes
 	$(INTEGRATION)
 
 test-learning: $(VENV)/.dev ## Short runs that must learn
-	$(RUN)/python -m pytest tests/learning
+	$(LEARNING)
 
 cluster-tools: $(VENV)/.dev ## Build the Kubernetes that test-cluster runs: once, about eight minutes
 	@$(RUN)/python -m tests.cluster.support.toolchain || $(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/cluster.txt
@@ -101,6 +108,9 @@ images-test: $(VENV)/.dev ## Build and try all images without a registry: root, 
 
 bench: $(VENV)/.bench ## Measure a step beside its peers; docs/benchmarks.md holds the figures
 	$(RUN)/python -m tests.bench.rloo_step
+
+bench-algorithms: $(VENV)/.dev ## RLOO beside PPO, and what clipping takes with the engine's numbers as base
+	$(RUN)/python -m tests.bench.online_methods
 
 bench-operator: cluster-tools ## A thousand jobs at once with simulated pods, and what the operator takes for it
 	$(RUN)/python -m tests.bench.operator_jobs

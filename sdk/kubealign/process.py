@@ -17,6 +17,7 @@ class Role(StrEnum):
     TRAINER = "trainer"
     CRITIC = "critic"
     REFERENCE = "reference"
+    TEACHER = "teacher"
     REWARD = "reward"
     ROLLOUT = "rollout"
     DRIVER = "driver"

@@ -22,7 +22,8 @@ class Process:
     name: str
     #: What its certificate says it is.
     role: Role
-    #: The processes that belong together: prepare, trainer, critic, reference, reward-NAME, rollout, driver.
+    #: The processes that belong together: prepare, trainer, critic, reference, teacher, reward-NAME, rollout,
+    #: driver.
     #: The ranks of a group (world_size above 1) meet in collectives, so they restart together.
     group: str
     module: str
@@ -66,25 +67,30 @@ def roles(job: AlignmentJob) -> tuple[Process, ...]:
 
 
 def _workers(spec: AlignmentJobSpec) -> Iterator[Process]:
-    yield from _ranks(Role.TRAINER, spec.trainer.ranks)
+    if spec.algorithm.value.trains:
+        yield from _ranks(Role.TRAINER, spec.trainer.ranks)
     critic = spec.effective_critic
     if critic is not None:
         yield from _ranks(Role.CRITIC, critic.ranks)
     reference = spec.effective_reference
     if reference is not None and reference.placement is ReferencePlacement.OWN:
         yield _elastic(Role.REFERENCE, "reference", 0)
+    if spec.teacher is not None:
+        yield _elastic(Role.TEACHER, "teacher", 0)
     own = [reward.name for reward in spec.rewards if reward.placement is RewardPlacement.OWN]
     for name in (*own, *(score.name for score in spec.scores)):
         yield _elastic(Role.REWARD, f"reward-{name}", 0, reward=name)
     rollout = spec.effective_rollout
     if rollout is not None:
         for replica in range(rollout.replicas):
-            yield rollout_worker(replica)
+            yield rollout_worker(spec, replica)
 
 
-def rollout_worker(replica: int) -> Process:
-    """The rollout worker of this number, from 0; also those that are added while the job runs."""
-    return _elastic(Role.ROLLOUT, "rollout", replica, calls=("trainer",))
+def rollout_worker(spec: AlignmentJobSpec, replica: int) -> Process:
+    """The rollout worker of this number, from 0; also those that are added while the job runs. Where nothing
+    is trained it keeps the weights that it begins with."""
+    calls = ("trainer",) if spec.algorithm.value.trains else ()
+    return _elastic(Role.ROLLOUT, "rollout", replica, calls=calls)
 
 
 def _ranks(role: Role, world_size: int) -> Iterator[Process]:

@@ -5,7 +5,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-OFFLINE = ("sft/", "rm/", "val/")
+#: Where the spec asks for an importance correction, an overlong penalty, a dual clip, or a workflow.
+ASKED_FOR = (
+    "importance/",
+    "policy/behaviour_kl",
+    "policy/clip_dual_fraction",
+    "reward/overlong_penalty",
+    "rollout/turns",
+    "rollout/tool_errors",
+)
+OFFLINE = (
+    "sft/",
+    "distillation/",
+    "preference/",
+    "reference/",
+    "teacher/",
+    "seconds/teacher",
+    "rm/",
+    "val/",
+    "round/",
+    "seconds/judge",
+    "seconds/reference",
+    "data/rows",
+    "data/position",
+    "data/left_out/",
+    "revision/",
+    "comparison/",
+    "seconds/revise",
+    "seconds/compare",
+)
 CRITIC = ("critic/", "value/", "seconds/values")
 
 
@@ -15,7 +43,8 @@ def online_figures(rewards: Sequence[str], *, critic: bool, kl_in_loss: bool) ->
     critic: PPO; without one the groups' rewards are compared (RLOO, GRPO)."""
     figures, _, _ = PAGE.read_text().partition("\n## Heartbeats")
     rows = [line.split("|")[1] for line in figures.splitlines() if line.startswith("| `")]
-    names = {name for row in rows for name in re.findall(r"`([^`]+)`", row) if not name.startswith(OFFLINE)}
+    left_out = (*OFFLINE, *ASKED_FOR)
+    names = {name for row in rows for name in re.findall(r"`([^`]+)`", row) if not name.startswith(left_out)}
     names |= {name.replace("NAME", reward) for name in names for reward in rewards}
     names = {name for name in names if "NAME" not in name}
     if critic:

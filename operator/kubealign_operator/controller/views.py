@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kubealign.spec.dependencies import made_by
 from kubealign_operator.render.observed import JobView, VolumeFolder
 from kubealign_operator.render.reading import inside, mapping, text
 
@@ -51,7 +52,7 @@ def job_view(job: Mapping[str, Any]) -> JobView:
         message=text(inside(job, "status", "message")),
         volume=_folder(inside(job, "spec", "checkpoint", "volume")),
         result=_folder(inside(job, "status", "result")),
-        reward_model="rewardModel" in mapping(inside(job, "spec", "algorithm")),
+        makes=made_by(mapping(inside(job, "spec", "algorithm"))),
     )
 
 

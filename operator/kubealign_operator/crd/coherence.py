@@ -5,10 +5,22 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from kubealign.spec.algorithms import Algorithm, RewardModel, RewardObjective
+from kubealign.spec.algorithms import (
+    Algorithm,
+    CustomOffline,
+    Generate,
+    Makes,
+    Method,
+    OnPolicy,
+    RewardModel,
+    RewardObjective,
+    RowKind,
+    Use,
+)
 from kubealign.spec.base import alias
 from kubealign.spec.fields import model_of
 from kubealign.spec.rollout import Rollout
+from kubealign.spec.training import Trainer
 from kubealign_operator.crd.rule import Rule, text
 
 
@@ -16,14 +28,21 @@ def coherent() -> Iterator[Rule]:
     """The rules of a spec, each with the field that its message is about."""
     for member, field in Algorithm.model_fields.items():
         model = model_of(field.annotation)
-        assert model is not None
+        assert model is not None and issubclass(model, Method)
         name, chosen = alias(Algorithm, member), f"has(self.algorithm.{alias(Algorithm, member)})"
-        online = bool(getattr(model, "online", False))
         yield from _data(name, chosen, model)
-        yield from _rewards(name, chosen, online)
-        yield from _critic(name, chosen, has_critic=bool(getattr(model, "critic", False)))
-        yield from _reference(name, chosen, online)
-        yield from _rollout(name, chosen, online)
+        yield from _rewards(name, chosen, model.rewards)
+        yield from _critic(name, chosen, has_critic=model.critic)
+        yield from _reference(name, chosen, model)
+        yield from _rollout(name, chosen, model)
+        if model.rated:
+            yield _ratings(name, chosen)
+        if getattr(model, "data", None) == "demonstrations" and not model.turns:
+            yield _last_turn(name, chosen)
+        if model is Generate:
+            yield _chosen_by_rewards(name, chosen)
+        yield from _teacher(name, chosen, has_teacher=model.teacher)
+    yield from _adapter()
     yield from _names()
     yield from _stopping()
 
@@ -32,8 +51,28 @@ def _unless(condition: str, holds: str) -> str:
     return f"!({condition}) || {holds}"
 
 
-def _data(name: str, chosen: str, model: type[BaseModel]) -> Iterator[Rule]:
-    if model is RewardModel:
+def _data(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
+    if model.makes is Makes.DATA:
+        yield Rule(
+            _unless(chosen, "!has(self.validation)"),
+            f"{name} makes no weights to be measured: remove it",
+            at=".validation",
+        )
+        plain = " && ".join(_same("self.trainer", Trainer().model_dump(mode="json", by_alias=True)))
+        yield Rule(_unless(chosen, f"({plain})"), f"{name} makes no weights: remove it", at=".trainer")
+        yield _learns(name, chosen, str(getattr(model, "data", "")))
+    elif model is CustomOffline:
+        for kind in RowKind:
+            of_kind = f"{chosen} && self.algorithm.{name}.rows == {text(kind.value)}"
+            yield from _rows(name, of_kind, kind.value.lower(), scores=False)
+    elif model.samples and not model.online:
+        yield _learns(name, chosen, str(getattr(model, "data", "")))
+        yield Rule(
+            _unless(f"{chosen} && has(self.validation)", "has(self.validation.data.prompts)"),
+            f"{name} validates on prompts",
+            at=".validation.data",
+        )
+    elif model is RewardModel:
         regression = f"has(self.algorithm.{name}.objective.regression)"
         yield from _rows(
             name, f"{chosen} && {regression}", _rows_of(RewardObjective, "regression"), scores=True
@@ -56,12 +95,16 @@ def _rows_of(union: type[BaseModel], member: str) -> str:
     return str(getattr(model, "data", ""))
 
 
-def _rows(name: str, chosen: str, wanted: str, *, scores: bool) -> Iterator[Rule]:
-    yield Rule(
+def _learns(name: str, chosen: str, wanted: str) -> Rule:
+    return Rule(
         _unless(chosen, f"has(self.data.{wanted})"),
         f"{name} learns from {wanted}: set data.{wanted}",
         at=".data",
     )
+
+
+def _rows(name: str, chosen: str, wanted: str, *, scores: bool) -> Iterator[Rule]:
+    yield _learns(name, chosen, wanted)
     allowed = [wanted] if scores or wanted == "prompts" else [wanted, "prompts"]
     held = " || ".join(f"has(self.validation.data.{rows})" for rows in allowed)
     yield Rule(
@@ -78,14 +121,45 @@ def _rows(name: str, chosen: str, wanted: str, *, scores: bool) -> Iterator[Rule
         )
 
 
-def _rewards(name: str, chosen: str, online: bool) -> Iterator[Rule]:
-    if online:
-        message = f"{name} learns from rewards: name at least one"
+def _rewards(name: str, chosen: str, use: Use) -> Iterator[Rule]:
+    if use is Use.NEEDED:
+        message = f"{name} needs rewards: name at least one"
         yield Rule(_unless(chosen, "self.rewards.size() > 0"), message, at=".rewards")
-    else:
+    if use is Use.NONE:
         remedy = "remove them (validation.sampling.scores measures samples)"
         message = f"{name} does not use rewards: {remedy}"
         yield Rule(_unless(chosen, "self.rewards.size() == 0"), message, at=".rewards")
+
+
+def _ratings(name: str, chosen: str) -> Rule:
+    form = "self.data.preferences.format"
+    named = " || ".join(
+        f"(has({form}.{layout}) && has({form}.{layout}.chosenRating) && has({form}.{layout}.rejectedRating))"
+        for layout in ("text", "chat")
+    )
+    return Rule(
+        _unless(f"{chosen} && has(self.data.preferences)", f"has({form}) && ({named})"),
+        f"{name} learns from ratings: name the column that holds them",
+        at=".data.preferences.format",
+    )
+
+
+def _last_turn(name: str, chosen: str) -> Rule:
+    form = "self.data.demonstrations.format"
+    asked = f"{chosen} && has(self.data.demonstrations) && has({form}) && has({form}.chat)"
+    return Rule(
+        _unless(asked, f"{form}.chat.turns == 'Last'"),
+        f"{name} has one response to a row: set Last",
+        at=".data.demonstrations.format.chat.turns",
+    )
+
+
+def _chosen_by_rewards(name: str, chosen: str) -> Rule:
+    return Rule(
+        _unless(chosen, f"self.algorithm.{name}.keep == 'All' || self.rewards.size() > 0"),
+        f"{name} needs rewards to choose by: name at least one",
+        at=".rewards",
+    )
 
 
 def _critic(name: str, chosen: str, *, has_critic: bool) -> Iterator[Rule]:
@@ -105,22 +179,45 @@ def _critic(name: str, chosen: str, *, has_critic: bool) -> Iterator[Rule]:
     )
 
 
-def _reference(name: str, chosen: str, online: bool) -> Iterator[Rule]:
-    if not online:
-        message = f"{name} measures no KL: remove it"
-        yield Rule(_unless(chosen, "!has(self.reference)"), message, at=".reference")
+def _reference(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
+    remedy, held = "remove it", ""
+    if issubclass(model, OnPolicy):
+        kl = f"self.algorithm.{name}.kl"
+        held = f"!has({kl}.fixed) || {kl}.fixed.coefficient > 0.0"
+        remedy += f", or set algorithm.{name}.kl.fixed.coefficient above 0"
+    elif model is CustomOffline:
+        held = f"self.algorithm.{name}.reference"
+    elif model.model_construct().uses_reference:
         return
-    kl = f"self.algorithm.{name}.kl"
-    remedy = f"remove it, or set algorithm.{name}.kl.fixed.coefficient above 0"
+    given = f"{chosen} && has(self.reference)" if held else chosen
     yield Rule(
-        _unless(f"{chosen} && has(self.reference)", f"!has({kl}.fixed) || {kl}.fixed.coefficient > 0.0"),
-        f"nothing measures KL in this job: {remedy}",
+        _unless(given, held or "!has(self.reference)"),
+        f"{name} is held to no reference in this job: {remedy}",
         at=".reference",
     )
 
 
-def _rollout(name: str, chosen: str, online: bool) -> Iterator[Rule]:
-    if online:
+def _adapter() -> Iterator[Rule]:
+    yield Rule(
+        "!has(self.reference) || self.reference.placement != 'AdapterOff' || has(self.trainer.lora)",
+        "needs an adapter to switch off: set trainer.lora, or Own",
+        at=".reference.placement",
+    )
+
+
+def _teacher(name: str, chosen: str, *, has_teacher: bool) -> Iterator[Rule]:
+    if has_teacher:
+        message = f"{name} imitates a teacher: set teacher.model"
+        yield Rule(_unless(chosen, "has(self.teacher)"), message, at=".teacher")
+    else:
+        message = f"{name} has no teacher: remove it"
+        yield Rule(_unless(chosen, "!has(self.teacher)"), message, at=".teacher")
+
+
+def _rollout(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
+    if model.samples and model.makes is Makes.DATA:
+        return
+    if model.samples:
         yield Rule(
             _unless(chosen, "self.rollout.sampling.temperature > 0.0"),
             f"must be above 0: {name} learns from what it samples",

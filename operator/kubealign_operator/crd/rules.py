@@ -4,7 +4,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import BaseModel
 
-from kubealign.spec.algorithms import GRPO, KL, PPO, RLOO
+from kubealign.spec.algorithms import (
+    KL,
+    PPO,
+    RLOO,
+    Annotate,
+    Comparison,
+    Generate,
+    Importance,
+    Judge,
+    Normalization,
+    OnPolicy,
+    Revision,
+)
 from kubealign.spec.base import Union, alias
 from kubealign.spec.coherence import RESERVED_NAMES
 from kubealign.spec.fields import entry, model_of
@@ -18,7 +30,7 @@ from kubealign.spec.pod_template import (
     PodMetadata,
 )
 from kubealign.spec.pod_volumes import RESERVED_FOLDERS, RESERVED_VOLUMES, Volume, VolumeMount
-from kubealign.spec.rewards import Reward
+from kubealign.spec.rewards import SOURCES, Reward
 from kubealign.spec.rollout import Rollout, Sampling
 from kubealign.spec.trackers import MEMBERS, Tracker
 from kubealign.spec.validation import EarlyStopping, Target, ValidationScore
@@ -47,6 +59,13 @@ def union(model: type[Union]) -> list[Rule]:
     return [at_most_one_of(names)] if len(names) > 1 else []
 
 
+def _holds(field: str, name: str) -> Rule:
+    """A prompt has this name in it."""
+    return Rule(
+        f"self.{field}.contains({text('{' + name + '}')})", f"must have {{{name}}} in it", at=f".{field}"
+    )
+
+
 _KL = one_of(["fixed", "adaptive"], "fixed: {coefficient: 0.05}")
 
 _MINIBATCHES = Rule(
@@ -59,6 +78,11 @@ _ADAPTIVE = Rule(
     "!has(self.kl.adaptive) || self.kl.placement != 'Loss'",
     "an adaptive coefficient steers KL in the reward: set placement to Reward, or use fixed",
     at=".kl.adaptive",
+)
+_COMPARED = Rule(
+    "!(self.advantage.center in ['Group', 'LeaveOneOut']) || self.samplesPerPrompt >= 2",
+    "compares a prompt's samples: set samplesPerPrompt to at least 2, or center to Batch",
+    at=".advantage.center",
 )
 _REWARD_ONLY = Rule(
     "self.kl.placement == 'Reward' || (has(self.kl.fixed) && self.kl.fixed.coefficient == 0.0)",
@@ -74,9 +98,58 @@ _FOLDERS = ", ".join(text(folder) for folder in RESERVED_FOLDERS)
 
 _OWN: dict[type[BaseModel], list[Rule]] = {
     KL: _KL,
-    PPO: [_MINIBATCHES, _ADAPTIVE],
-    RLOO: [_MINIBATCHES, _ADAPTIVE, _REWARD_ONLY],
-    GRPO: [_MINIBATCHES, _ADAPTIVE],
+    RLOO: [_REWARD_ONLY],
+    PPO: [
+        Rule(
+            "self.advantage.center != 'LeaveOneOut'",
+            "PPO's advantages are of tokens, none of which stands for a sample: set Batch, Group or None",
+            at=".advantage.center",
+        )
+    ],
+    Normalization: [
+        Rule(
+            "self.scale == 'None' || self.center in ['Group', 'LeaveOneOut'] || "
+            "(self.scale == 'Batch' && self.center == 'Batch')",
+            "divides what is left after a center of the same samples: set such a center, or scale to None",
+            at=".scale",
+        )
+    ],
+    Revision: [_holds("critique", "response"), _holds("revision", "response")],
+    Comparison: [_holds("prompt", "first"), _holds("prompt", "second")],
+    Judge: [_holds("prompt", "response")],
+    Generate: [
+        Rule(
+            "self.keep == 'All' || self.samplesPerPrompt >= 2",
+            "keep chooses among a prompt's samples: set at least 2",
+            at=".samplesPerPrompt",
+        ),
+        Rule(
+            "!has(self.compare) || self.samplesPerPrompt % 2 == 0",
+            "samples are compared in pairs: set an even number",
+            at=".samplesPerPrompt",
+        ),
+        Rule(
+            "!has(self.compare) || self.keep == 'All'",
+            "the comparison chooses, not the rewards: set All, or remove compare",
+            at=".keep",
+        ),
+    ],
+    Annotate: [
+        Rule(
+            "!has(self.lowest) || !has(self.highest) || self.lowest <= self.highest",
+            "must not be above highest",
+            at=".lowest",
+        ),
+        *(
+            Rule(
+                f"!self.roundToIntegers || !has(self.{name}) || self.{name} == double(int(self.{name}))",
+                "must be a whole number where scores are rounded to whole numbers",
+                at=f".{name}",
+            )
+            for name in ("lowest", "highest")
+        ),
+    ],
+    Importance: [Rule("self.low < self.high", "must be below high", at=".low")],
     Target: one_of(["atLeast", "atMost"], "atLeast: 0.5"),
     Sampling: [
         Rule(
@@ -102,16 +175,26 @@ _OWN: dict[type[BaseModel], list[Rule]] = {
     Reference: [
         Rule(
             "!has(self.podTemplate) || self.placement == 'Own'",
-            "a reference WithTrainer has no pod of its own: set trainer.podTemplate",
+            "a reference without a pod of its own has no template: set trainer.podTemplate",
             at=".podTemplate",
-        )
+        ),
+        Rule(
+            "!has(self.model) || self.placement != 'AdapterOff'",
+            "a reference AdapterOff is the policy's own first weights: remove it",
+            at=".model",
+        ),
     ],
     Reward: [
-        *one_of(["model", "function"]),
+        *one_of(SOURCES),
         Rule(
-            "!has(self.function) || self.placement == 'Own'",
-            "is for models; a function runs on its own: set Own",
+            "has(self.model) || self.placement == 'Own'",
+            "is for a single model; all else runs on its own: set Own",
             at=".placement",
+        ),
+        Rule(
+            "self.attributes.size() == 0 || has(self.model) || has(self.ensemble)",
+            "is for models with several scores: remove it",
+            at=".attributes",
         ),
         Rule(
             "!has(self.podTemplate) || self.placement == 'Own'",
@@ -167,9 +250,13 @@ _OWN: dict[type[BaseModel], list[Rule]] = {
 def rules_below(root: type[BaseModel]) -> Mapping[type[BaseModel], Sequence[Rule]]:
     """The rules of every model from the root down."""
     return {
-        model: union(model) if issubclass(model, Union) else _OWN.get(model, [])
+        model: union(model) if issubclass(model, Union) else [*_inherited(model), *_OWN.get(model, [])]
         for model in set(_models(root))
     }
+
+
+def _inherited(model: type[BaseModel]) -> list[Rule]:
+    return [_MINIBATCHES, _ADAPTIVE, _COMPARED] if issubclass(model, OnPolicy) else []
 
 
 def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from kubealign.spec.algorithms import Makes
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -93,8 +95,8 @@ class JobView:
     volume: VolumeFolder | None = None
     #: status.result.
     result: VolumeFolder | None = None
-    #: Whether it makes a reward model, not a policy.
-    reward_model: bool = False
+    #: What its result is; None: its algorithm is not known here.
+    makes: Makes | None = Makes.POLICY
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Kueue: the queue's labels reach the pods, and what trains together is admitted together.
 
-Trainer, critic, reference, rewards and as many rollout workers as the job cannot do without are one group
-of pods; preparation, driver, bus and further rollout workers are admitted one by one.
+Trainer, critic, reference, teacher, rewards and as many rollout workers as the job cannot do without are one
+group of pods; preparation, driver, bus and further rollout workers are admitted one by one.
 https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/
 """
 

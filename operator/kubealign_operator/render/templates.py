@@ -27,6 +27,7 @@ def _of_role(spec: AlignmentJobSpec, process: Process) -> PodTemplate | None:
         "trainer": spec.trainer,
         "critic": spec.critic,
         "reference": spec.reference,
+        "teacher": spec.teacher,
         "rollout": spec.rollout,
     }.get(process.group)
     return None if holder is None else holder.pod_template

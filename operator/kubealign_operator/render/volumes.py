@@ -8,6 +8,7 @@ from typing import Any
 from kubealign import pod as container
 from kubealign.process import Role
 from kubealign.roles import Process
+from kubealign.spec.rewards import ConfigMapFunction
 from kubealign_operator.render import names
 from kubealign_operator.render.claims import mounted
 from kubealign_operator.render.reading import inside, items
@@ -58,12 +59,22 @@ def of_role(scene: Scene, process: Process) -> list[Mount]:
         mounts.append(
             Mount(f"kubealign-claim-{index}", source, str(mounted(claim, "")), read_only=not written)
         )
-    function = None if process.reward is None else scene.job.spec.scorer(process.reward).function
-    if function is not None and function.config_map is not None:
-        held = function.config_map
+    for index, held in enumerate(_config_maps(scene, process)):
         path = str(PurePosixPath(held.path).parent)
-        mounts.append(Mount("kubealign-function", {"configMap": {"name": held.name}}, path, read_only=True))
+        name = "kubealign-function" if index == 0 else f"kubealign-function-{index}"
+        mounts.append(Mount(name, {"configMap": {"name": held.name}}, path, read_only=True))
     return mounts
+
+
+def _config_maps(scene: Scene, process: Process) -> list[ConfigMapFunction]:
+    """Those that hold the functions which the process calls, each ConfigMap once."""
+    functions: list[Any] = []
+    if process.reward is not None:
+        functions = [scene.job.spec.scorer(process.reward).function]
+    elif process.role is Role.ROLLOUT:
+        functions = [function for _, function in scene.job.spec.rollout.functions]
+    held = [function.config_map for function in functions if function is not None]
+    return list({one.name: one for one in held if one is not None}.values())
 
 
 def of_bus() -> list[Mount]:

@@ -1,6 +1,6 @@
 """Before a job runs: what is wrong with it, and what it waits for."""
 
-from kubealign.spec.dependencies import dependencies, references
+from kubealign.spec.dependencies import dependencies, misuse, references
 from kubealign.spec.errors import SpecError
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.paths import dotted
@@ -26,15 +26,9 @@ def misused(look: Look, job: AlignmentJob) -> list[SpecError]:
     found = []
     for place, name in references(job):
         other = look.observed.dependencies.get(name)
-        if other is None:
-            continue
-        if place[1] == "rewards" and not other.reward_model:
-            message = f"must be a rewardModel job: {name} learns no scores"
-        elif place[1] in ("policy", "reference") and other.reward_model:
-            message = f"must be a job that makes a policy: {name} makes a reward model"
-        else:
-            continue
-        found.append(SpecError(message, dotted(place), name))
+        message = None if other is None or other.makes is None else misuse(place, name, other.makes)
+        if message is not None:
+            found.append(SpecError(message, dotted(place), name))
     return found
 
 

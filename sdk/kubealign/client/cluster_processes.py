@@ -14,7 +14,7 @@ from kubealign.roles import PREPARE
 Json = Mapping[str, Any]
 
 #: In which order a job's processes are shown: the driver first, as it knows most.
-_ORDER = ("driver", "trainer", "critic", "rollout", "reward", "reference", "prepare", "nats")
+_ORDER = ("driver", "trainer", "critic", "rollout", "reward", "reference", "teacher", "prepare", "nats")
 _BEGINNING = ("", "ContainerCreating", "PodInitializing")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.client.errors import NotPossible
+from kubealign.spec.data import JOB_ROWS
 
 _REWARD_MODEL = "ForSequenceClassification"
 
@@ -23,7 +24,9 @@ class Result:
 
 def load(path: Path, **arguments: Any) -> Result:
     """The model and tokenizer of a result's folder; `arguments` go to the model's from_pretrained. Raises
-    NotPossible where transformers or torch is not installed."""
+    NotPossible for the rows of a job that makes data, and where transformers or torch is not installed."""
+    if (path / JOB_ROWS).exists():
+        raise NotPossible(f"{path} holds rows, not a model: read {path / JOB_ROWS}, one JSON object a line")
     missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
     if missing:
         raise NotPossible(f"the result at {path} cannot be loaded here: pip install {' '.join(missing)}")

@@ -136,7 +136,7 @@ class ProcessRecord:
     """One process of a job."""
 
     name: str
-    #: trainer, critic, reference, reward, rollout, driver, prepare, nats or redis.
+    #: trainer, critic, reference, teacher, reward, rollout, driver, prepare, nats or redis.
     role: str
     state: ProcessState
     restarts: int = 0

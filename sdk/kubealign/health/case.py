@@ -6,6 +6,8 @@ from typing import Any
 
 from kubealign.client.records import ProcessRecord
 from kubealign.health.series import Series
+from kubealign.spec.algorithms import Makes
+from kubealign.spec.dependencies import made_by
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,12 @@ class Case:
         union = self._at("spec", "algorithm")
         entry = next(iter(union.values()), None) if isinstance(union, Mapping) else None
         return entry if isinstance(entry, Mapping) else {}
+
+    @property
+    def makes(self) -> Makes | None:
+        """What the job's result is."""
+        union = self._at("spec", "algorithm")
+        return made_by(union) if isinstance(union, Mapping) else None
 
     def setting(self, default: float, *path: str) -> float:
         """A number below the spec, or what it is when nothing is said."""

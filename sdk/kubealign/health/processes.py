@@ -14,7 +14,7 @@ RESTARTS = 3
 #: their time too.
 STALLED_TIMES, STALLED_SECONDS = 20.0, 120.0
 #: Roles that say how they are.
-_SPEAKING = frozenset({"trainer", "critic", "reference", "reward", "rollout", "driver"})
+_SPEAKING = frozenset({"trainer", "critic", "reference", "teacher", "reward", "rollout", "driver"})
 
 
 def processes(case: Case) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from kubealign.health.case import Case, share, shown
 from kubealign.health.finding import Finding, Severity
+from kubealign.spec.algorithms import Makes
 
 #: Of the reward's size: rewards that differ by less are the same.
 SAME = 1e-6
@@ -18,6 +19,9 @@ _NO_SCORE = ("val/reward/", "val/response_length", "val/truncated_share", "val/l
 
 
 def rewards(case: Case) -> Iterator[Finding]:
+    if case.makes is Makes.DATA:
+        # Nothing is learned from them here.
+        return
     mean, std = case.series.now("reward/mean"), case.series.now("reward/std")
     if mean is not None and std is not None and std <= SAME * max(1.0, abs(mean)):
         yield Finding(

@@ -1,9 +1,11 @@
 """What a job may ask for in a cluster only. A podTemplate is none of it: here it is ignored."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from kubealign.local.failure import RunRefused
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.paths import dotted
 
 
 def refuse_cluster_only(job: AlignmentJob) -> None:
@@ -16,14 +18,20 @@ def refuse_cluster_only(job: AlignmentJob) -> None:
 def _problems(job: AlignmentJob) -> Iterator[str]:
     if job.spec.suspend:
         yield "spec.suspend: is true, so it is not started: set it to false, or remove it"
-    functions = [(f"spec.rewards[{i}]", reward.function) for i, reward in enumerate(job.spec.rewards)]
+    functions: list[tuple[str, Any]] = [
+        (f"spec.rewards[{i}].function", reward.function) for i, reward in enumerate(job.spec.rewards)
+    ]
     functions += [
-        (f"spec.validation.sampling.scores[{i}]", score.function) for i, score in enumerate(job.spec.scores)
+        (f"spec.validation.sampling.scores[{i}].function", score.function)
+        for i, score in enumerate(job.spec.scores)
+    ]
+    functions += [
+        (dotted(("spec", "rollout", *place)), function) for place, function in job.spec.rollout.functions
     ]
     for place, function in functions:
         if function is not None and function.config_map is not None:
             held = function.config_map
             yield (
-                f"{place}.function.configMap: ConfigMaps are for clusters ({held.key} of {held.name}): on "
+                f"{place}.configMap: ConfigMaps are for clusters ({held.key} of {held.name}): on "
                 f"one machine name a file, function: {{file: {{path: {held.key}, name: {held.function}}}}}"
             )

@@ -6,6 +6,7 @@ from kubealign.read_model import StepMetrics
 
 #: (label, metric, format); what a job does not report is left out.
 FIGURES = (
+    ("round", "round/number", "{:.0f}"),
     ("reward", "reward/mean", "{:.3f}"),
     ("kl", "kl/reference", "{:.3f}"),
     ("loss", "sft/loss", "{:.3f}"),
@@ -19,6 +20,8 @@ TIMES = (
     ("gen", "seconds/generate"),
     ("score", "seconds/score"),
     ("values", "seconds/values"),
+    ("judge", "seconds/judge"),
+    ("reference", "seconds/reference"),
     ("logprobs", "seconds/logprobs"),
     ("train", "seconds/train"),
     ("refit", "seconds/refit"),

@@ -22,8 +22,14 @@ def modules(jobs: Iterable[AlignmentJob]) -> list[str]:
     jobs = list(jobs)
     types = dict.fromkeys(kind for job in jobs for _, model in models(job) for kind in _model_types(model))
     own = [f"transformers.models.{kind}.modeling_{kind}" for kind in types]
+    adapters = ["peft"] if any(_adapts(job) for job in jobs) else []
     main = dict.fromkeys(process.module for job in jobs for process in roles(job))
-    return [*_LIBRARIES, *_TRANSFORMERS, *own, *main]
+    return [*_LIBRARIES, *_TRANSFORMERS, *own, *adapters, *main]
+
+
+def _adapts(job: AlignmentJob) -> bool:
+    critic = job.spec.critic
+    return job.spec.trainer.lora is not None or (critic is not None and critic.lora is not None)
 
 
 def _model_types(model: Model) -> Iterator[str]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from kubealign.process import Role
 from kubealign.roles import Process
 
-# Trainer and critic take their steps at the same time; rollout, reward and reference while samples come in.
+# Trainer and critic take their steps at the same time; rollout and scorers while samples come in, or before.
 _TRAINING = frozenset({Role.TRAINER, Role.CRITIC})
-_SAMPLING = frozenset({Role.ROLLOUT, Role.REWARD, Role.REFERENCE})
+_SAMPLING = frozenset({Role.ROLLOUT, Role.REWARD, Role.REFERENCE, Role.TEACHER})
 
 
 def threads(process: Process, processes: Sequence[Process], cores: int | None = None) -> int:

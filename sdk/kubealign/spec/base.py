@@ -91,6 +91,22 @@ def merged_by(key: str) -> dict[str, Any]:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
+def _check_distinct(entries: list[str]) -> list[str]:
+    again = [index for index, value in enumerate(entries) if value in entries[:index]]
+    if again:
+        raise incoherent(
+            "list", *(((index,), entries[index], "stands here twice: remove one") for index in again)
+        )
+    return entries
+
+
+#: For a list of texts: no two are the same.
+distinct = AfterValidator(_check_distinct)
+
+#: What the JSON schema of such a list says.
+AS_SET = {"x-kubernetes-list-type": "set"}
+
+
 def _union_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
     if issubclass(model, Union):
         default = model.default_member
@@ -151,6 +167,7 @@ FILE_KEY = r"^[-._a-zA-Z0-9]+$"
 ABSOLUTE_PATH = r"^/[^:]*$"
 HTTP_ADDRESS = r"^https?://[-._:A-Za-z0-9\[\]]+(/[!-~]*)?$"
 QUALIFIED_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+TEMPLATE = r"^([^{}]|\{\{|\}\}|\{[^{}]+\})*$"
 QUANTITY = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$"
 
 #: The patterns of the spec in words.
@@ -164,6 +181,7 @@ PATTERNS = {
     HTTP_ADDRESS: "an address such as https://tracking.example, without a user or password in it",
     QUALIFIED_NAME: "a Kubernetes name such as example.com/name",
     QUANTITY: "an amount such as 8, 500m or 16Gi",
+    TEMPLATE: "a text with names in braces, and its own braces doubled",
     DNS_LABEL: "lower-case letters, digits and hyphens, with a letter or digit at both ends",
     PYTHON_NAME: "the name of a Python function",
     MODULE_FUNCTION: "a module and a function in it, such as package.module:function",

@@ -8,23 +8,23 @@ from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kubealign.spec.algorithms import Algorithm
+from kubealign.spec.algorithms import Algorithm, Makes, Use
 from kubealign.spec.base import alias
-from kubealign.spec.data import Data
+from kubealign.spec.data import Data, Turns
 from kubealign.spec.paths import Place
 from kubealign.spec.rewards import Reward, RewardPlacement
-from kubealign.spec.rollout import Rollout
-from kubealign.spec.training import HeadInit
+from kubealign.spec.rollout import ReferencePlacement, Rollout
+from kubealign.spec.training import HeadInit, Trainer
 from kubealign.spec.validation import Validation
 
 if TYPE_CHECKING:
-    from kubealign.spec.job import Critic, Reference
+    from kubealign.spec.job import Critic, Reference, Teacher
 
 #: (path below the spec, what it held, what it may hold).
 Problem: TypeAlias = tuple[Place, Any, str]
 
 #: Names of process groups and metrics that a reward or score would be taken for.
-RESERVED_NAMES = {"reference": "the reference model", "loss": "the validation loss"}
+RESERVED_NAMES = {"reference": "the reference model", "teacher": "the teacher", "loss": "the validation loss"}
 
 
 def problems(fields: Mapping[str, Any]) -> Iterator[Problem]:
@@ -46,9 +46,10 @@ def _data_fits(algorithm: Algorithm, data: Data) -> Iterator[Problem]:
 
 
 def _rewards_fit(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[Problem]:
-    if algorithm.value.online and not rewards:
-        yield ("rewards",), rewards, f"{_name(algorithm)} learns from rewards: name at least one"
-    if not algorithm.value.online and rewards:
+    if algorithm.value.needs_rewards and not rewards:
+        choosing = "" if algorithm.value.rewards is Use.NEEDED else " to choose by"
+        yield ("rewards",), rewards, f"{_name(algorithm)} needs rewards{choosing}: name at least one"
+    if algorithm.value.rewards is Use.NONE and rewards:
         remedy = "remove them (validation.sampling.scores measures samples)"
         yield ("rewards",), rewards, f"{_name(algorithm)} does not use rewards: {remedy}"
     for index, reward in enumerate(rewards):
@@ -91,35 +92,83 @@ def _critic_fits(algorithm: Algorithm, critic: "Critic | None", rewards: list[Re
         yield ("critic", "headInit"), critic.head_init, remedy
 
 
-def _reference_fits(algorithm: Algorithm, reference: "Reference | None") -> Iterator[Problem]:
+def _reference_fits(
+    algorithm: Algorithm, reference: "Reference | None", trainer: Trainer
+) -> Iterator[Problem]:
     if reference is None:
         return
-    if not algorithm.value.online:
-        yield ("reference",), reference, f"{_name(algorithm)} measures no KL: remove it"
-    elif not algorithm.value.kl.active:
-        remedy = f"remove it, or set algorithm.{_name(algorithm)}.kl.fixed.coefficient above 0"
-        yield ("reference",), reference, f"nothing measures KL in this job: {remedy}"
+    if not algorithm.value.uses_reference:
+        remedy = "remove it"
+        if algorithm.value.online:
+            remedy += f", or set algorithm.{_name(algorithm)}.kl.fixed.coefficient above 0"
+        yield ("reference",), reference, f"{_name(algorithm)} is held to no reference in this job: {remedy}"
+    elif reference.placement is ReferencePlacement.ADAPTER_OFF and trainer.lora is None:
+        place = ("reference", "placement")
+        yield place, reference.placement, "needs an adapter to switch off: set trainer.lora, or Own"
+
+
+def _teacher_fits(algorithm: Algorithm, teacher: "Teacher | None") -> Iterator[Problem]:
+    if algorithm.value.teacher and teacher is None:
+        yield ("teacher",), None, f"{_name(algorithm)} imitates a teacher: set teacher.model"
+    if not algorithm.value.teacher and teacher is not None:
+        yield ("teacher",), teacher, f"{_name(algorithm)} has no teacher: remove it"
+
+
+def _turns_fit(algorithm: Algorithm, data: Data) -> Iterator[Problem]:
+    chat = None if data.demonstrations is None else data.demonstrations.format.chat
+    if chat is not None and chat.turns is not Turns.LAST and not algorithm.value.turns:
+        place = ("data", "demonstrations", "format", "chat", "turns")
+        yield place, chat.turns, f"{_name(algorithm)} has one response to a row: set Last"
+
+
+def _ratings_fit(algorithm: Algorithm, data: Data) -> Iterator[Problem]:
+    if not algorithm.value.rated or data.preferences is None:
+        return
+    layout = data.preferences.format
+    for name in ("chosen_rating", "rejected_rating"):
+        if getattr(layout.value, name) is None:
+            field = alias(type(layout.value), name)
+            place = ("data", "preferences", "format", layout.member, field)
+            yield place, None, f"{_name(algorithm)} learns from ratings: name the column that holds them"
+
+
+def _trainer_fits(algorithm: Algorithm, trainer: Trainer) -> Iterator[Problem]:
+    # An API server fills the defaults in, so they say nothing.
+    if not algorithm.value.trains and trainer != Trainer():
+        yield ("trainer",), trainer, f"{_name(algorithm)} makes no weights: remove it"
 
 
 def _rollout_fits(algorithm: Algorithm, rollout: Rollout, validation: Validation | None) -> Iterator[Problem]:
     sampled = validation is not None and validation.sampling is not None
     # An API server fills the defaults in, so they say nothing.
-    if not algorithm.value.online and not sampled and rollout != Rollout():
+    if not algorithm.value.samples and not sampled and rollout != Rollout():
         yield (
             ("rollout",),
             rollout,
             f"{_name(algorithm)} does not sample: remove it, or set validation.sampling",
         )
-    if algorithm.value.online and rollout.sampling.temperature == 0:
+    learns = algorithm.value.samples and algorithm.value.trains
+    if learns and rollout.sampling.temperature == 0:
         place = ("rollout", "sampling", "temperature")
         yield place, 0, f"must be above 0: {_name(algorithm)} learns from what it samples"
+
+
+def _overlong_fits(algorithm: Algorithm, rollout: Rollout) -> Iterator[Problem]:
+    penalty = getattr(algorithm.value, "overlong", None)
+    most = rollout.sampling.max_tokens
+    if penalty is not None and penalty.buffer_tokens > most:
+        place = ("algorithm", _name(algorithm), "overlong", "bufferTokens")
+        yield place, penalty.buffer_tokens, f"must be at most rollout.sampling.maxTokens ({most})"
 
 
 def _validation_fits(algorithm: Algorithm, validation: Validation | None) -> Iterator[Problem]:
     if validation is None:
         return
     name, wanted, held = _name(algorithm), algorithm.value.data, validation.data
-    if algorithm.reward_model is not None:
+    if not algorithm.value.trains:
+        yield ("validation",), validation, f"{name} makes no weights to be measured: remove it"
+        return
+    if algorithm.value.makes is Makes.REWARD_MODEL:
         if validation.sampling is not None:
             place: Place = ("validation", "sampling")
             yield place, validation.sampling, "a reward model gives scores, not responses: remove it"
@@ -129,10 +178,11 @@ def _validation_fits(algorithm: Algorithm, validation: Validation | None) -> Ite
                 held.value,
                 f"{name} validates on {wanted}: set data.{wanted}",
             )
+    elif algorithm.value.samples and held.member != "prompts":
+        yield ("validation", "data", held.member), held.value, f"{name} validates on prompts"
     elif held.member not in (wanted, "prompts"):
-        allowed = wanted if wanted == "prompts" else f"{wanted} or prompts"
-        yield ("validation", "data", held.member), held.value, f"{name} validates on {allowed}"
-    elif held.member == "prompts" and not algorithm.value.online and validation.sampling is None:
+        yield ("validation", "data", held.member), held.value, f"{name} validates on {wanted} or prompts"
+    elif held.member == "prompts" and not algorithm.value.samples and validation.sampling is None:
         remedy = f"prompts alone have no loss: set it, or validate on {wanted}"
         yield ("validation", "sampling"), None, remedy
 
@@ -159,7 +209,12 @@ _CHECKS: tuple[Callable[..., Iterator[Problem]], ...] = (
     _names_differ,
     _critic_fits,
     _reference_fits,
+    _teacher_fits,
+    _turns_fit,
+    _ratings_fit,
+    _trainer_fits,
     _rollout_fits,
+    _overlong_fits,
     _validation_fits,
     _stopping_fits,
 )

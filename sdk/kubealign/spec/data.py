@@ -1,15 +1,36 @@
 """Which rows the job learns from, and how their columns are read."""
 
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from kubealign.spec.base import MOST, FilePath, ObjectName, ShortText, Spec, Union, VolumePath
+from kubealign.spec.base import (
+    AS_SET,
+    MOST,
+    TEMPLATE,
+    FilePath,
+    JobName,
+    ObjectName,
+    ShortText,
+    Spec,
+    Union,
+    VolumePath,
+    distinct,
+)
 from kubealign.spec.paths import local_path
+from kubealign.spec.placeholders import well_formed
 
 #: The name of a column of the data set.
 Column: TypeAlias = ShortText
+
+#: Text with columns' names in braces.
+Template: TypeAlias = Annotated[
+    str,
+    # The pattern is for an API server: here is said which brace it is.
+    Field(min_length=1, max_length=16384, json_schema_extra={"pattern": TEMPLATE}),
+    AfterValidator(well_formed),
+]
 
 
 class Overlong(StrEnum):
@@ -47,6 +68,17 @@ class VolumeFile(Spec):
     path: VolumePath = Field(min_length=1, description="File within it.")
 
 
+#: The file of a job's result that holds the rows it made: one JSON object a line.
+JOB_ROWS = "data.jsonl"
+
+
+class JobData(Spec):
+    """The rows that another AlignmentJob of the same namespace made (generate or annotate), which must have
+    succeeded before."""
+
+    name: JobName = Field(description="metadata.name of the other job.")
+
+
 class DataSource(Union):
     """Where rows come from."""
 
@@ -56,6 +88,7 @@ class DataSource(Union):
     )
     hugging_face: HuggingFaceDataset | None = Field(None, description="A data set of the Hugging Face hub.")
     volume: VolumeFile | None = Field(None, description="A file of a Kubernetes volume.")
+    job: JobData | None = Field(None, description="The rows that another job made.")
 
 
 class PromptText(Spec):
@@ -86,12 +119,22 @@ class DemonstrationText(Spec):
     response: Column = Field("response", description="Column with the response to imitate.")
 
 
+class Turns(StrEnum):
+    """Which of the assistant's messages are imitated. Last: the last one. All: each. Weighted: those that do
+    not say weight: 0."""
+
+    LAST = "Last"
+    ALL = "All"
+    WEIGHTED = "Weighted"
+
+
 class DemonstrationMessages(Spec):
-    """A conversation whose last message is imitated."""
+    """A conversation whose last message is the assistant's."""
 
     messages: Column = Field(
         "messages", description="Column with a list of {role, content}, the last one of the assistant."
     )
+    turns: Turns = Field(Turns.LAST, description="Which of the assistant's messages are imitated.")
 
 
 class DemonstrationFormat(Union):
@@ -107,6 +150,12 @@ class PreferenceText(Spec):
     prompt: Column = Field("prompt", description="Column with the prompt.")
     chosen: Column = Field("chosen", description="Column with the better response.")
     rejected: Column = Field("rejected", description="Column with the worse response.")
+    chosen_rating: Column | None = Field(
+        None, description="Column with the better response's rating, for rpo; null: there is none."
+    )
+    rejected_rating: Column | None = Field(
+        None, description="Column with the worse response's rating, for rpo; null: there is none."
+    )
 
 
 class PreferenceMessages(Spec):
@@ -116,6 +165,12 @@ class PreferenceMessages(Spec):
         "chosen", description="Column with a list of {role, content} that ends with the better answer."
     )
     rejected: Column = Field("rejected", description="The same for the worse answer.")
+    chosen_rating: Column | None = Field(
+        None, description="Column with the better answer's rating, for rpo; null: there is none."
+    )
+    rejected_rating: Column | None = Field(
+        None, description="Column with the worse answer's rating, for rpo; null: there is none."
+    )
 
 
 class PreferenceFormat(Union):
@@ -125,18 +180,64 @@ class PreferenceFormat(Union):
     chat: PreferenceMessages | None = Field(None, description="Messages.")
 
 
+#: One column for each score that is learned; they name the scores.
+RatingColumns: TypeAlias = Annotated[
+    list[Column], Field(min_length=1, max_length=64, json_schema_extra=AS_SET), distinct
+]
+
+
 class RatingText(Spec):
-    """Prompt and response as plain text, with a number."""
+    """Prompt and response as plain text, with numbers."""
 
     prompt: Column = Field("prompt", description="Column with the prompt.")
     response: Column = Field("response", description="Column with the response.")
-    rating: Column = Field("rating", description="Column with the number.")
+    ratings: RatingColumns = Field(
+        ["rating"],
+        description="Columns with numbers, each of which is a score of its own; null in a row: not known.",
+    )
+
+
+class RatingMessages(Spec):
+    """A conversation whose last message is rated."""
+
+    messages: Column = Field(
+        "messages", description="Column with a list of {role, content}, the last one of the assistant."
+    )
+    ratings: RatingColumns = Field(
+        ["rating"],
+        description="Columns with numbers, each of which is a score of its own; null in a row: not known.",
+    )
 
 
 class RatingFormat(Union):
-    """How a row holds a response with a number."""
+    """How a row holds a response with its ratings."""
 
     text: RatingText | None = Field(None, description="Plain text.")
+    chat: RatingMessages | None = Field(None, description="Messages.")
+
+
+class UnpairedText(Spec):
+    """Prompt and response as plain text, and whether the response is good."""
+
+    prompt: Column = Field("prompt", description="Column with the prompt.")
+    response: Column = Field("response", description="Column with the response.")
+    label: Column = Field("label", description="Column with true for a good response, false for a bad one.")
+
+
+class UnpairedMessages(Spec):
+    """A conversation, and whether its last message is good."""
+
+    messages: Column = Field(
+        "messages", description="Column with a list of {role, content}, the last one of the assistant."
+    )
+    label: Column = Field("label", description="Column with true for a good answer, false for a bad one.")
+
+
+class UnpairedFormat(Union):
+    """How a row holds a response and whether it is good."""
+
+    text: UnpairedText | None = Field(None, description="Plain text.")
+    chat: UnpairedMessages | None = Field(None, description="Messages.")
 
 
 class _DataSet(Spec):
@@ -151,6 +252,17 @@ class _DataSet(Spec):
         None, ge=1, le=MOST, description="Use only the first rows of the source, this many."
     )
     shuffle: bool = Field(True, description="A new order each epoch, seeded by the job. false: as they lie.")
+    values: dict[str, Any] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Columns that every row has with these values, such as quality: 4, in place of its own "
+        "of that name.",
+    )
+    template: Template | None = Field(
+        None,
+        description="The prompt, with the row's columns in braces, such as '{prompt} quality:{quality}'; "
+        "{prompt} is the text prompt, or the user's last message. null: the prompt as it is.",
+    )
 
 
 class Prompts(_DataSet):
@@ -176,15 +288,28 @@ class Preferences(_DataSet):
 
 
 class Ratings(_DataSet):
-    """Rows with a response and its rating."""
+    """Rows with a response and its ratings."""
 
     format: RatingFormat = Field(RatingFormat(text=RatingText()), description="Which columns hold what.")
+
+
+class Unpaired(_DataSet):
+    """Rows with a response that is good or bad."""
+
+    format: UnpairedFormat = Field(
+        UnpairedFormat(text=UnpairedText()), description="Which columns hold what."
+    )
 
 
 class Data(Union):
     """Rows. Which member fits depends on the algorithm."""
 
-    prompts: Prompts | None = Field(None, description="For ppo, rloo and grpo.")
-    demonstrations: Demonstrations | None = Field(None, description="For sft.")
-    preferences: Preferences | None = Field(None, description="For rewardModel with bradleyTerry.")
+    prompts: Prompts | None = Field(None, description="For algorithms that sample.")
+    demonstrations: Demonstrations | None = Field(
+        None, description="For sft, distillation, spin and annotate."
+    )
+    preferences: Preferences | None = Field(
+        None, description="For rewardModel with bradleyTerry, dpo and its kin."
+    )
     ratings: Ratings | None = Field(None, description="For rewardModel with regression.")
+    unpaired: Unpaired | None = Field(None, description="For kto.")

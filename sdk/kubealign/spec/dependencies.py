@@ -1,9 +1,14 @@
-"""Jobs whose models are the results of other jobs: who waits for whom."""
+"""Jobs whose models or rows are the results of other jobs: who waits for whom."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
+from kubealign.spec.algorithms import Algorithm, Makes
+from kubealign.spec.algorithms.method import Method
+from kubealign.spec.data import Data, DataSource
 from kubealign.spec.errors import SpecError, SpecErrors
+from kubealign.spec.fields import allowed, model_of
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.models import Model
 from kubealign.spec.paths import Place, dotted
@@ -56,6 +61,9 @@ def references(job: AlignmentJob) -> Iterator[tuple[Place, str]]:
     for place, model in models(job):
         if model.job is not None:
             yield (*place, "job", "name"), model.job.name
+    for place, source in sources(job):
+        if source.job is not None:
+            yield (*place, "job", "name"), source.job.name
 
 
 def models(job: AlignmentJob) -> Iterator[tuple[Place, Model]]:
@@ -66,9 +74,22 @@ def models(job: AlignmentJob) -> Iterator[tuple[Place, Model]]:
         yield ("spec", "critic", "model"), spec.critic.model
     if spec.reference is not None and spec.reference.model is not None:
         yield ("spec", "reference", "model"), spec.reference.model
+    if spec.teacher is not None:
+        yield ("spec", "teacher", "model"), spec.teacher.model
     for index, reward in enumerate(spec.rewards):
         if reward.model is not None:
             yield ("spec", "rewards", index, "model"), reward.model
+        for member, model in enumerate(reward.ensemble.models if reward.ensemble else []):
+            yield ("spec", "rewards", index, "ensemble", "models", member), model
+
+
+def sources(job: AlignmentJob) -> Iterator[tuple[Place, DataSource]]:
+    """(place, source) of every data set that the document names."""
+    sets: list[tuple[Place, Data]] = [(("spec", "data"), job.spec.data)]
+    if job.spec.validation is not None:
+        sets.append((("spec", "validation", "data"), job.spec.validation.data))
+    for place, data in sets:
+        yield (*place, data.member, "source"), data.value.source
 
 
 def mismatches(jobs: Sequence[AlignmentJob]) -> Iterator[tuple[AlignmentJob, Place, str, str]]:
@@ -76,11 +97,42 @@ def mismatches(jobs: Sequence[AlignmentJob]) -> Iterator[tuple[AlignmentJob, Pla
     by_name = {job.name: job for job in jobs}
     for job in jobs:
         for place, name in references(job):
-            scores = name in by_name and by_name[name].spec.algorithm.reward_model is not None
-            if place[1] == "rewards" and name in by_name and not scores:
-                yield job, place, name, f"must be a rewardModel job: {name} learns no scores"
-            if place[1] in ("policy", "reference") and scores:
-                yield job, place, name, f"must be a job that makes a policy: {name} makes a reward model"
+            if name not in by_name:
+                continue
+            message = misuse(place, name, by_name[name].spec.algorithm.value.makes)
+            if message is not None:
+                yield job, place, name, message
+
+
+def misuse(place: Place, name: str, makes: Makes) -> str | None:
+    """Why the result of this job, which makes that, cannot stand at this place; None: it can."""
+    wanted = _wanted(place)
+    if makes in wanted:
+        return None
+    return f"must be a job that makes {' or '.join(_A[kind] for kind in wanted)}: {name} makes {_A[makes]}"
+
+
+def made_by(algorithm: Mapping[str, Any]) -> Makes | None:
+    """What a job makes whose spec.algorithm is this, as it stands in a document. None: it names no algorithm
+    that is known."""
+    for name, entry in allowed(Algorithm).items():
+        method = model_of(entry.annotation)
+        if name in algorithm and method is not None and issubclass(method, Method):
+            return method.makes
+    return None
+
+
+#: What jobs make, with an article.
+_A = {Makes.POLICY: "a policy", Makes.REWARD_MODEL: "a reward model", Makes.DATA: "data"}
+
+
+def _wanted(place: Place) -> tuple[Makes, ...]:
+    """What the job named at this place may make."""
+    if "source" in place:
+        return (Makes.DATA,)
+    if place[1] == "rewards":
+        return (Makes.REWARD_MODEL,)
+    return (Makes.POLICY, Makes.REWARD_MODEL) if place[1] == "critic" else (Makes.POLICY,)
 
 
 def _unknown(job: AlignmentJob, place: Place, name: str, names: set[str]) -> SpecError:

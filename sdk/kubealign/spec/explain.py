@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from kubealign.spec.base import PATTERNS, Union
 from kubealign.spec.errors import shown
-from kubealign.spec.fields import allowed, entry, field_at, model_at, nearest, places_of
+from kubealign.spec.fields import allowed, entry, field_at, model_at, nearest, places_shown
 from kubealign.spec.paths import Place
 
 
@@ -28,6 +28,8 @@ def explain(error: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
             return error["msg"], "" if held is None else shown(held)
         case "enum" | "literal_error":
             return _choice(str(context["expected"]), held), shown(held)
+        case "value_error":
+            return str(context["error"]), shown(held)
     if held is None:
         return "is null: give it a value or remove it", ""
     return _wrong_value(kind, context, held) or _wrong_kind(kind, held, root, place) or error["msg"], shown(
@@ -56,7 +58,7 @@ def _unknown(root: type[BaseModel], place: Place) -> str:
         return f"is no field here: {_parent(place)} has none; remove it"
     text = "is no field here"
     meant = nearest(name, names)
-    elsewhere = places_of(root, to_camel(name))
+    elsewhere = places_shown(root, to_camel(name))
     if 1 <= len(elsewhere) <= 3 and meant != to_camel(name):
         text += f": did you mean {' or '.join(elsewhere)}?"
     elif meant is not None:

@@ -1,5 +1,6 @@
 """What stands where in the spec: the models' fields, found by place or by name."""
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
@@ -73,6 +74,16 @@ def model_at(root: type[BaseModel], place: Place) -> type[BaseModel] | None:
 def places_of(root: type[BaseModel], name: str) -> tuple[str, ...]:
     """Every place, dotted, lists as `rewards[]`, where a field of this name stands."""
     return tuple(".".join(path) for path in _walk(root) if path[-1] == name)
+
+
+def places_shown(root: type[BaseModel], name: str) -> tuple[str, ...]:
+    """As `places_of`; a field that many algorithms have stands there once, as spec.algorithm.*.NAME."""
+    places = places_of(root, name)
+    if len(places) <= 3:
+        return places
+    return tuple(
+        dict.fromkeys(re.sub(r"^spec\.algorithm\.\w+\.", "spec.algorithm.*.", place) for place in places)
+    )
 
 
 def _walk(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import ConfigDict, Field, model_validator
 
-from kubealign.spec.algorithms import Algorithm
+from kubealign.spec.algorithms import Algorithm, Makes
 from kubealign.spec.base import MOST, JobName, Spec, incoherent, merged_by, unique
 from kubealign.spec.coherence import problems
 from kubealign.spec.data import Data
@@ -34,7 +34,7 @@ class Critic(Trainer):
 
 
 class Reference(Spec):
-    """The frozen model that KL is measured against."""
+    """The frozen model that the policy is compared with."""
 
     placement: ReferencePlacement = Field(ReferencePlacement.OWN, description="Where it runs.")
     model: Model | None = Field(None, description="Its weights; null: the policy's first weights.")
@@ -42,10 +42,20 @@ class Reference(Spec):
 
     @model_validator(mode="after")
     def _own_pod(self) -> "Reference":
-        if self.pod_template is not None and self.placement is ReferencePlacement.WITH_TRAINER:
-            remedy = "a reference WithTrainer has no pod of its own: set trainer.podTemplate"
+        if self.pod_template is not None and self.placement is not ReferencePlacement.OWN:
+            remedy = f"a reference {self.placement} has no pod of its own: set trainer.podTemplate"
             raise incoherent("Reference", (("podTemplate",), self.pod_template, remedy))
+        if self.model is not None and self.placement is ReferencePlacement.ADAPTER_OFF:
+            remedy = "a reference AdapterOff is the policy's own first weights: remove it"
+            raise incoherent("Reference", (("model",), self.model, remedy))
         return self
+
+
+class Teacher(Spec):
+    """The frozen model that is imitated."""
+
+    model: Model = Field(description="Its weights; its vocabulary is the policy's.")
+    pod_template: PodTemplate | None = Field(None, description="Patch of its pod.")
 
 
 class AlignmentJobSpec(Spec):
@@ -68,8 +78,10 @@ class AlignmentJobSpec(Spec):
     )
     reference: Reference | None = Field(
         None,
-        description="Only where KL is measured; null: the policy's first weights, in a process of their own.",
+        description="Only where the algorithm is held to one; null: the policy's first weights, in a process "
+        "of their own, or with trainer.lora the policy without its adapter.",
     )
+    teacher: Teacher | None = Field(None, description="Only for distillation: the model that is imitated.")
     rewards: list[Reward] = Field(
         default_factory=list,
         max_length=32,
@@ -105,7 +117,7 @@ class AlignmentJobSpec(Spec):
     def samples(self) -> bool:
         """Whether the job has rollout workers."""
         sampled = self.validation is not None and self.validation.sampling is not None
-        return bool(self.algorithm.value.online) or sampled
+        return bool(self.algorithm.value.samples) or sampled
 
     @property
     def effective_rollout(self) -> Rollout | None:
@@ -123,16 +135,25 @@ class AlignmentJobSpec(Spec):
         return critic.model_copy(update={"model": next(r.model for r in self.rewards if r.model is not None)})
 
     @property
+    def learned_scores(self) -> tuple[str, ...]:
+        """Names of the scores of the reward model that the job makes; empty: it makes none."""
+        if self.algorithm.value.makes is not Makes.REWARD_MODEL:
+            return ()
+        return tuple(getattr(self.data.value.format.value, "ratings", ("score",)))
+
+    @property
     def uses_reference(self) -> bool:
-        """Whether KL to a reference is measured."""
-        return bool(self.algorithm.value.online and self.algorithm.value.kl.active)
+        """Whether a reference's log-probabilities are needed."""
+        return bool(self.algorithm.value.uses_reference)
 
     @property
     def effective_reference(self) -> Reference | None:
-        """The reference with its model filled in from the policy; None: nothing measures KL."""
+        """The reference with its model filled in from the policy; None: nothing is compared with one."""
         if not self.uses_reference:
             return None
-        reference = self.reference or Reference()
+        adapted = self.trainer.lora is not None
+        placement = ReferencePlacement.ADAPTER_OFF if adapted else ReferencePlacement.OWN
+        reference = self.reference or Reference(placement=placement)
         return reference if reference.model else reference.model_copy(update={"model": self.policy.model})
 
     @property

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from kubealign.spec.base import Union
-from kubealign.spec.fields import allowed, entry, inner, model_of, nearest, places_of
+from kubealign.spec.fields import allowed, entry, inner, model_of, nearest, places_shown
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import AlignmentJobStatus
 from kubealign.spec.words import bounds_words, default_words, meaning, type_words
@@ -109,7 +109,7 @@ def _guess(done: Sequence[str], name: str, model: type[BaseModel] | None) -> str
     root = AlignmentJobStatus if done[:1] == ["status"] else AlignmentJob
     head = "status." if done[:1] == ["status"] else ""
     close = nearest(name, there)
-    elsewhere = places_of(root, name)
+    elsewhere = places_shown(root, name)
     if close is not None:
         meant = [".".join([*done, close])]
     else:

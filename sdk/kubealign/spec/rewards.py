@@ -1,7 +1,7 @@
 """What scores a response: a model, or a Python function."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,7 @@ from kubealign.spec.base import (
     FilePath,
     Name,
     ObjectName,
+    ShortText,
     Spec,
     Union,
     exactly_one,
@@ -65,6 +66,10 @@ class RewardFunction(Union):
     )
 
 
+#: The members of a reward, of which one is set.
+SOURCES = ("model", "ensemble", "function", "plugin")
+
+
 class FirstSteps(Spec):
     """Mean and standard deviation of the first steps' rewards, when the policy has hardly moved."""
 
@@ -90,16 +95,49 @@ class Standardize(Union):
     running: RunningMoments | None = Field(None, description="Moments of all steps so far.")
 
 
+class Aggregate(StrEnum):
+    """Mean: of the members' scores. Minimum: the least of them, which no single member's error raises."""
+
+    MEAN = "Mean"
+    MINIMUM = "Minimum"
+
+
+class Ensemble(Spec):
+    """Several reward models as one, in one process."""
+
+    models: list[Model] = Field(
+        min_length=2, max_length=16, description="Sequence-classification checkpoints, or rewardModel jobs."
+    )
+    aggregate: Aggregate = Field(Aggregate.MEAN, description="What becomes of their scores.")
+
+
+class RewardPlugin(Spec):
+    """A reward of another package: a function as in `function`, or what makes one."""
+
+    name: ShortText = Field(description="Name of its entry point in the group kubealign.rewards.")
+    parameters: dict[str, Any] = Field(
+        default_factory=dict, max_length=256, description="What it is made with; it checks them itself."
+    )
+
+
 class Reward(Spec):
-    """One source of reward, exactly one of model and function. The job's reward is the weighted sum over its
-    sources."""
+    """One source of reward, exactly one of model, ensemble, function and plugin. The job's reward is the
+    weighted sum over its sources."""
 
     name: Name = Field(description="Unique in the job; in the metrics as reward/NAME.")
     weight: float = Field(1.0, description="Its share in the sum.")
     model: Model | None = Field(
         None, description="A sequence-classification checkpoint, or the result of a rewardModel job."
     )
+    ensemble: Ensemble | None = Field(None, description="Several reward models as one.")
     function: RewardFunction | None = Field(None, description="A Python function.")
+    plugin: RewardPlugin | None = Field(None, description="A reward of another package.")
+    attributes: dict[str, float] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Of a model with several scores: each one's weight in this reward, by its name; empty: "
+        "all weigh 1.",
+    )
     placement: RewardPlacement = Field(RewardPlacement.OWN, description="Where it runs.")
     timeout_seconds: float = Field(
         30.0, gt=0, description="A function that has not answered by then is stopped and the job fails."
@@ -117,13 +155,22 @@ class Reward(Spec):
     )
     pod_template: PodTemplate | None = Field(None, description="Patch of its pod, with placement Own.")
 
+    @property
+    def models(self) -> list[Model]:
+        """Every model that it is made of."""
+        return [self.model] if self.model is not None else list(self.ensemble.models) if self.ensemble else []
+
     @model_validator(mode="after")
     def _one_source(self) -> "Reward":
-        exactly_one(self, ["model", "function"])
-        if self.function is not None and self.placement is RewardPlacement.WITH_CRITIC:
+        exactly_one(self, list(SOURCES))
+        if self.attributes and self.model is None and self.ensemble is None:
+            raise incoherent(
+                "Reward", (("attributes",), self.attributes, "is for models with several scores: remove it")
+            )
+        if self.model is None and self.placement is RewardPlacement.WITH_CRITIC:
             raise incoherent(
                 "Reward",
-                (("placement",), self.placement, "is for models; a function runs on its own: set Own"),
+                (("placement",), self.placement, "is for a single model; all else runs on its own: set Own"),
             )
         if self.pod_template is not None and self.placement is RewardPlacement.WITH_CRITIC:
             remedy = "a reward WithCritic has no pod of its own: set critic.podTemplate"

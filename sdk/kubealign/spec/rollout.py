@@ -6,8 +6,10 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from kubealign.spec.base import MOST, ShortText, Spec, Union, incoherent
+from kubealign.spec.paths import Place
 from kubealign.spec.pod_template import PodTemplate
 from kubealign.spec.training import Precision
+from kubealign.spec.workflow import ToolFunction, Workflow, WorkflowFunction
 
 
 class TorchEngine(Spec):
@@ -100,6 +102,9 @@ class Rollout(Spec):
     mismatch_gate: MismatchGate = Field(
         MismatchGate(), description="When the engine's numbers are too far off."
     )
+    workflow: Workflow | None = Field(
+        None, description="Responses of several turns; null: each is generated at once."
+    )
     group_timeout_seconds: float = Field(
         600.0, gt=0, description="A group that is not whole by then is asked for again."
     )
@@ -110,6 +115,18 @@ class Rollout(Spec):
         description="How often a group is asked for again before another prompt takes its place.",
     )
     pod_template: PodTemplate | None = Field(None, description="Patch of the workers' pods.")
+
+    @property
+    def functions(self) -> list[tuple[Place, ToolFunction | WorkflowFunction]]:
+        """(place below the rollout, function) of every Python function that the workers call."""
+        if self.workflow is None:
+            return []
+        if self.workflow.function is not None:
+            return [(("workflow", "function"), self.workflow.function)]
+        tools = self.workflow.tools.tools if self.workflow.tools is not None else []
+        return [
+            (("workflow", "tools", "tools", i, "function"), tool.function) for i, tool in enumerate(tools)
+        ]
 
     @model_validator(mode="after")
     def _quorum(self) -> "Rollout":
@@ -122,7 +139,9 @@ class Rollout(Spec):
 
 
 class ReferencePlacement(StrEnum):
-    """Own: a process of its own. WithTrainer: in the trainer's process, idle weights on the CPU."""
+    """Own: a process of its own. WithTrainer: in the trainer's process, idle weights on the CPU. AdapterOff:
+    the policy without its adapter, so that no second copy of the weights is held (needs trainer.lora)."""
 
     OWN = "Own"
     WITH_TRAINER = "WithTrainer"
+    ADAPTER_OFF = "AdapterOff"

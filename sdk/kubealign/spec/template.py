@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from kubealign.spec.algorithms import Algorithm
+from kubealign.spec.algorithms import Algorithm, Use
 from kubealign.spec.base import Union
 from kubealign.spec.fields import allowed, entry, inner, model_of
 from kubealign.spec.job import API_VERSION, KIND, AlignmentJob
@@ -34,42 +34,67 @@ _ROWS: dict[str, str] = {
     "demonstrations": "data/demonstrations.jsonl",
     "preferences": "data/preferences.jsonl",
     "prompts": "data/prompts.jsonl",
+    "ratings": "data/ratings.jsonl",
+    "unpaired": "data/unpaired.jsonl",
 }
 _FUNCTION = {"name": "correct", "function": {"file": {"path": "reward.py"}}}
 # A critic begins as a model that scores.
 _SCORER = {"name": "helpful", "model": {"path": "models/reward"}}
-#: What a step is made of, by whether the algorithm samples.
-_SIZE = {True: "promptsPerStep", False: "rowsPerStep"}
-_ONLINE_ONLY = ("rewards", "rollout", "reference", "critic")
+_TEACHER = {"model": {"path": "models/teacher"}}
+#: What a step or a round is made of: the first that the algorithm has.
+_SIZES = ("promptsPerStep", "rowsPerStep", "promptsPerRound")
+_JUDGE = "How good is this answer?\n\n{prompt}\n\n{response}\n\nScore: "
+#: Fields without a default.
+_REQUIRED: dict[str, dict[str, Any]] = {
+    "selfRewarding": {"judge": {"prompt": _JUDGE}},
+    "custom": {"name": "my-algorithm"},
+    "customOffline": {"name": "my-algorithm"},
+}
+_RATED = {"text": {"chosenRating": "chosen_rating", "rejectedRating": "rejected_rating"}}
 
 
 def template(algorithm: str, name: str) -> str:
-    """The document for an algorithm: sft, reward-model, ppo, rloo or grpo."""
+    """The document for an algorithm, as a command line spells it: sft, reward-model, ppo, dr-grpo, ..."""
     head, *tail = algorithm.split("-")
     member = head + "".join(part.capitalize() for part in tail)
     field = allowed(Algorithm)[member]
     kind = model_of(field.annotation)
     assert kind is not None
-    given, hidden = _given(member, kind())
+    given, hidden = _given(member, kind)
     document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": given}
     what = (kind.__doc__ or "").split("\n")[0].rstrip(".")
     lines = _Writer(hidden).fields(AlignmentJob, document, (), 0, active=True)
     return _HEAD.format(what=what + ".", path=f"spec.algorithm.{member}") + "\n" + "\n".join(lines) + "\n"
 
 
-def _given(member: str, algorithm: Any) -> tuple[dict[str, Any], frozenset[str]]:
+def _given(member: str, kind: type[BaseModel]) -> tuple[dict[str, Any], frozenset[str]]:
     """The spec's required fields with plausible values, and its fields that mean nothing here."""
-    rows = algorithm.data
+    size = next(name for name in _SIZES if name in allowed(kind))
+    entry = {size: 64} | _REQUIRED.get(member, {})
+    algorithm: Any = kind.model_validate(entry)
+    rows: dict[str, Any] = {"source": {"path": _ROWS[algorithm.data]}}
+    if algorithm.rated:
+        rows["format"] = _RATED
     spec: dict[str, Any] = {
         "maxSteps": 1000,
-        "algorithm": {member: {_SIZE[algorithm.online]: 64}},
+        "algorithm": {member: entry},
         "policy": {"model": _MODEL},
-        "data": {rows: {"source": {"path": _ROWS[rows]}}},
+        "data": {algorithm.data: rows},
     }
-    if not algorithm.online:
-        return spec, frozenset(_ONLINE_ONLY)
-    spec["rewards"] = [_SCORER if algorithm.critic else _FUNCTION]
-    return spec, frozenset() if algorithm.critic else frozenset({"critic"})
+    if algorithm.teacher:
+        spec["teacher"] = _TEACHER
+    if algorithm.rewards is Use.NEEDED:
+        spec["rewards"] = [_SCORER if algorithm.critic else _FUNCTION]
+    useful = {
+        "critic": algorithm.critic,
+        "reference": algorithm.uses_reference or algorithm.online,
+        "teacher": algorithm.teacher,
+        "rewards": algorithm.rewards is not Use.NONE,
+        "rollout": algorithm.samples,
+        "trainer": algorithm.trains,
+        "validation": algorithm.trains,
+    }
+    return spec, frozenset(name for name, use in useful.items() if not use)
 
 
 class _Writer:

@@ -1,7 +1,7 @@
 """Where a job's figures go besides its own files and the dashboard."""
 
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -49,15 +49,25 @@ class JsonLines(Spec):
     `metrics`."""
 
 
+class TrackerPlugin(Spec):
+    """A tracker of another package."""
+
+    name: ShortText = Field(description="Name of its entry point in the group kubealign.trackers.")
+    parameters: dict[str, Any] = Field(
+        default_factory=dict, max_length=256, description="What it is made with; it checks them itself."
+    )
+
+
 class Tracker(Spec):
-    """One place, exactly one of tensorBoard, weightsAndBiases, mlflow and jsonLines. A tracker that fails or
-    hangs never holds up the job."""
+    """One place, exactly one of tensorBoard, weightsAndBiases, mlflow, jsonLines and plugin. A tracker that
+    fails or hangs never holds up the job."""
 
     name: Name = Field(description="Unique in the job; its files lie in trackers/NAME of the run's folder.")
     tensor_board: TensorBoard | None = Field(None, description="TensorBoard's event files.")
     weights_and_biases: WeightsAndBiases | None = Field(None, description="Weights & Biases.")
     mlflow: Mlflow | None = Field(None, description="MLflow.")
     json_lines: JsonLines | None = Field(None, description="A file of JSON lines.")
+    plugin: TrackerPlugin | None = Field(None, description="A tracker of another package.")
 
     @model_validator(mode="after")
     def _one_place(self) -> "Tracker":
@@ -65,10 +75,10 @@ class Tracker(Spec):
         return self
 
     @property
-    def value(self) -> TensorBoard | WeightsAndBiases | Mlflow | JsonLines:
+    def value(self) -> TensorBoard | WeightsAndBiases | Mlflow | JsonLines | TrackerPlugin:
         """The member that is set."""
         held = next(getattr(self, member) for member in MEMBERS if getattr(self, member) is not None)
-        assert isinstance(held, TensorBoard | WeightsAndBiases | Mlflow | JsonLines)
+        assert isinstance(held, TensorBoard | WeightsAndBiases | Mlflow | JsonLines | TrackerPlugin)
         return held
 
     @property
@@ -77,8 +87,8 @@ class Tracker(Spec):
         held = self.value
         if isinstance(held, WeightsAndBiases):
             return held.mode is TrackerMode.ONLINE
-        return isinstance(held, Mlflow) and held.tracking_uri is not None
+        return isinstance(held, TrackerPlugin) or (isinstance(held, Mlflow) and held.tracking_uri is not None)
 
 
 #: The members of a tracker, of which one is set.
-MEMBERS = ("tensor_board", "weights_and_biases", "mlflow", "json_lines")
+MEMBERS = ("tensor_board", "weights_and_biases", "mlflow", "json_lines", "plugin")

@@ -1,7 +1,7 @@
 """How a model is trained: backend, optimiser, schedule. Policy and critic have the same shape."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
@@ -98,6 +98,41 @@ class Optimizer(Spec):
     )
 
 
+class TargetKind(StrEnum):
+    """Which linear layers. AllLinear: all but the heads. Attention: those of attention. Mlp: the others of
+    the blocks; experts stacked in one tensor are no linear layers and stay as they are."""
+
+    ALL_LINEAR = "AllLinear"
+    ATTENTION = "Attention"
+    MLP = "Mlp"
+
+
+#: The end of a layer's name.
+LayerName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class LoraTargets(Union):
+    """The layers that are adapted."""
+
+    kind: TargetKind | None = Field(None, description="A kind of layer.")
+    names: Annotated[list[LayerName], Field(min_length=1, max_length=256)] | None = Field(
+        None,
+        description="Ends of the layers' names in the Hugging Face model, such as q_proj.",
+    )
+
+
+class Lora(Spec):
+    """Low-rank adaptation (Hu et al. 2021): W + alpha / rank * B A, of which only A and B are trained."""
+
+    rank: int = Field(16, ge=1, le=65536, description="Rows of A.")
+    alpha: float = Field(32.0, gt=0, description="Scale of the adapter, over its rank.")
+    dropout: Fraction = Field(0.0, description="Share of the adapter's inputs that are left out in training.")
+    targets: LoraTargets = Field(LoraTargets(kind=TargetKind.ALL_LINEAR), description="Which layers.")
+    dora: bool = Field(
+        False, description="Magnitude and direction apart (Liu et al. 2024, DoRA); as peft does it."
+    )
+
+
 class Trainer(Spec):
     """How a model is trained, and on how many ranks."""
 
@@ -110,6 +145,11 @@ class Trainer(Spec):
     backend: Backend = Field(Backend(torch=TorchBackend()), description="What runs it.")
     optimizer: Optimizer = Field(
         Optimizer(), description="Optimiser, schedule and the bound on the gradient."
+    )
+    lora: Lora | None = Field(
+        None,
+        description="Train an adapter (and a value or score head) and leave the weights as they are; null: "
+        "train all weights.",
     )
     step_timeout_seconds: float = Field(
         1800.0,

@@ -63,19 +63,27 @@ class Canary(_message.Message):
     tolerance: float
     def __init__(self, tokens: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., tolerance: _Optional[float] = ...) -> None: ...
 
+class AdapterEncoding(_message.Message):
+    __slots__ = ("scale",)
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    scale: float
+    def __init__(self, scale: _Optional[float] = ...) -> None: ...
+
 class WeightsAnnouncement(_message.Message):
-    __slots__ = ("weights", "tensors", "size_bytes", "sources", "canary")
+    __slots__ = ("weights", "tensors", "size_bytes", "sources", "canary", "adapter")
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     CANARY_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     weights: _batch_pb2.WeightsId
     tensors: _containers.RepeatedCompositeFieldContainer[TensorEntry]
     size_bytes: int
     sources: _containers.RepeatedCompositeFieldContainer[WeightsSource]
     canary: Canary
-    def __init__(self, weights: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorEntry, _Mapping]]] = ..., size_bytes: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[WeightsSource, _Mapping]]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ...) -> None: ...
+    adapter: AdapterEncoding
+    def __init__(self, weights: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorEntry, _Mapping]]] = ..., size_bytes: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[WeightsSource, _Mapping]]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., adapter: _Optional[_Union[AdapterEncoding, _Mapping]] = ...) -> None: ...
 
 class FetchWeightsRequest(_message.Message):
     __slots__ = ("weights", "tensors")

@@ -39,7 +39,7 @@ class Sampling(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WorkItem(_message.Message):
-    __slots__ = ("fence", "group_id", "attempt", "prompt_tokens", "samples", "seeds", "min_version", "sampling", "columns", "deadline", "purpose")
+    __slots__ = ("fence", "group_id", "attempt", "prompt_tokens", "samples", "seeds", "min_version", "sampling", "columns", "deadline", "purpose", "greedy_samples", "continuations")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,8 @@ class WorkItem(_message.Message):
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    GREEDY_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
     fence: int
     group_id: str
     attempt: int
@@ -62,10 +64,18 @@ class WorkItem(_message.Message):
     columns: bytes
     deadline: float
     purpose: str
-    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., samples: _Optional[int] = ..., seeds: _Optional[_Iterable[int]] = ..., min_version: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., columns: _Optional[bytes] = ..., deadline: _Optional[float] = ..., purpose: _Optional[str] = ...) -> None: ...
+    greedy_samples: int
+    continuations: _containers.RepeatedCompositeFieldContainer[Continuation]
+    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., samples: _Optional[int] = ..., seeds: _Optional[_Iterable[int]] = ..., min_version: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., columns: _Optional[bytes] = ..., deadline: _Optional[float] = ..., purpose: _Optional[str] = ..., greedy_samples: _Optional[int] = ..., continuations: _Optional[_Iterable[_Union[Continuation, _Mapping]]] = ...) -> None: ...
+
+class Continuation(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Rollout(_message.Message):
-    __slots__ = ("fence", "group_id", "attempt", "sample", "worker", "sequence", "finish_reason", "error", "columns", "purpose", "seconds", "response")
+    __slots__ = ("fence", "group_id", "attempt", "sample", "worker", "sequence", "finish_reason", "error", "columns", "purpose", "seconds", "response", "turns", "tool_errors")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +88,8 @@ class Rollout(_message.Message):
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_ERRORS_FIELD_NUMBER: _ClassVar[int]
     fence: int
     group_id: str
     attempt: int
@@ -90,7 +102,9 @@ class Rollout(_message.Message):
     purpose: str
     seconds: float
     response: str
-    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., worker: _Optional[str] = ..., sequence: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., columns: _Optional[bytes] = ..., purpose: _Optional[str] = ..., seconds: _Optional[float] = ..., response: _Optional[str] = ...) -> None: ...
+    turns: int
+    tool_errors: int
+    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., worker: _Optional[str] = ..., sequence: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., error: _Optional[str] = ..., columns: _Optional[bytes] = ..., purpose: _Optional[str] = ..., seconds: _Optional[float] = ..., response: _Optional[str] = ..., turns: _Optional[int] = ..., tool_errors: _Optional[int] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("item",)

@@ -10,7 +10,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Score(_message.Message):
-    __slots__ = ("fence", "group_id", "attempt", "sample", "digest", "source", "reward", "logprobs", "error", "permanent", "worker", "seconds")
+    __slots__ = ("fence", "group_id", "attempt", "sample", "digest", "source", "reward", "logprobs", "error", "permanent", "worker", "seconds", "candidates", "candidates_digest", "attributes", "disagreement")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +30,10 @@ class Score(_message.Message):
     PERMANENT_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    DISAGREEMENT_FIELD_NUMBER: _ClassVar[int]
     fence: int
     group_id: str
     attempt: int
@@ -35,7 +46,11 @@ class Score(_message.Message):
     permanent: bool
     worker: str
     seconds: float
-    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., digest: _Optional[str] = ..., source: _Optional[str] = ..., reward: _Optional[float] = ..., logprobs: _Optional[bytes] = ..., error: _Optional[str] = ..., permanent: _Optional[bool] = ..., worker: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+    candidates: bytes
+    candidates_digest: str
+    attributes: _containers.ScalarMap[str, float]
+    disagreement: float
+    def __init__(self, fence: _Optional[int] = ..., group_id: _Optional[str] = ..., attempt: _Optional[int] = ..., sample: _Optional[int] = ..., digest: _Optional[str] = ..., source: _Optional[str] = ..., reward: _Optional[float] = ..., logprobs: _Optional[bytes] = ..., error: _Optional[str] = ..., permanent: _Optional[bool] = ..., worker: _Optional[str] = ..., seconds: _Optional[float] = ..., candidates: _Optional[bytes] = ..., candidates_digest: _Optional[str] = ..., attributes: _Optional[_Mapping[str, float]] = ..., disagreement: _Optional[float] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
     __slots__ = ("rollouts",)

@@ -98,6 +98,78 @@ class Reward:
             _registered_method=True)
 
 
+class TeacherStub:
+    """Missing associated documentation comment in .proto file."""
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Candidates = channel.unary_unary(
+                '/kubealign.v1.Teacher/Candidates',
+                request_serializer=kubealign_dot_v1_dot_training__pb2.ForwardRequest.SerializeToString,
+                response_deserializer=kubealign_dot_v1_dot_training__pb2.ForwardReply.FromString,
+                _registered_method=True)
+
+
+class TeacherServicer:
+    """Missing associated documentation comment in .proto file."""
+
+    def Candidates(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_TeacherServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Candidates': grpc.unary_unary_rpc_method_handler(
+                    servicer.Candidates,
+                    request_deserializer=kubealign_dot_v1_dot_training__pb2.ForwardRequest.FromString,
+                    response_serializer=kubealign_dot_v1_dot_training__pb2.ForwardReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'kubealign.v1.Teacher', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('kubealign.v1.Teacher', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Teacher:
+    """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Candidates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kubealign.v1.Teacher/Candidates',
+            kubealign_dot_v1_dot_training__pb2.ForwardRequest.SerializeToString,
+            kubealign_dot_v1_dot_training__pb2.ForwardReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class ReferenceStub:
     """Missing associated documentation comment in .proto file."""
 

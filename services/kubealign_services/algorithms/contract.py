@@ -5,10 +5,10 @@ given the whole minibatch (all ranks, all micro-batches) and adds the weights as
 gradient does not depend on how the work is split. The losses of the micro-batches of a minibatch simply add
 up to the minibatch's loss."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -25,12 +25,16 @@ class ModelOutputs:
     batch has a column loss_mask that is 0: prompts are not paid for.
     values: output of the scalar head. For a critic: at a token, the value of the state before it (that is,
     the head's output one position earlier; 0 at the first). For a reward model: the head's output at the
-    token itself.
+    token itself; [T, N] where the model has N scores.
+    candidate_logprobs: [T, K], log-probabilities of the tokens in the batch's column candidates (int64
+    [T, K]), each in place of the token itself, at the batch's scalar candidates_temperature (default: its
+    temperature); 0 where logprobs are.
     """
 
     logprobs: Tensor | None = None
     entropy: Tensor | None = None
     values: Tensor | None = None
+    candidate_logprobs: Tensor | None = None
 
 
 @dataclass
@@ -46,7 +50,7 @@ class LossTerms:
 class Objective(Protocol):
     """One thing that a model is trained on."""
 
-    #: Which of ModelOutputs it reads: some of "logprobs", "entropy", "values".
+    #: Which of ModelOutputs it reads, by name.
     outputs: frozenset[str]
 
     #: How many consecutive sequences belong together and are never split (2 for preference pairs).
@@ -76,7 +80,18 @@ class Algorithm(Protocol):
 
     def advantages(self, batch: Batch, state: dict[str, float]) -> dict[str, float]:
         """Add to the batch what the losses read; return the step's metrics. `state` is kept from step to
-        step and across restarts (running moments, an adaptive coefficient); it may be changed."""
+        step and across restarts (running moments, an adaptive coefficient); it may be changed.
+
+        Sequences whose column companion is not 0 inform the others (a greedy response as baseline, a
+        mismatched response) and are dropped before the losses: see `batch.companions`."""
+
+
+@runtime_checkable
+class ScoreAlgorithm(Protocol):
+    """An algorithm that makes a reward model. Its scores have names, which figures are told apart by."""
+
+    def score_objective(self, names: Sequence[str]) -> Objective:
+        """What `policy_objective` gives, for scores with these names, in the order of the head's outputs."""
 
 
 def load_algorithm(name: str) -> Callable[[Any], Algorithm]:

@@ -7,15 +7,28 @@ from torch import Tensor
 
 from kubealign_services.algorithms.contract import LossTerms
 from kubealign_services.algorithms.weights import token_mean_shares
+from kubealign_services.batch.companions import is_learned
 from kubealign_services.batch.packed import Batch
 
 _SHARES = "gap_shares"
 
 
+def comparable(batch: Batch) -> Tensor:
+    """bool [T]: the response tokens of which engine and trainer should say the same: those that were made
+    with the weights that train on them (column weight_version, scalar version; all where either is missing),
+    companions left out."""
+    mask = batch.token("loss_mask").bool() & is_learned(batch)[batch.sequence_of_token]
+    if "version" in batch.scalars and "weight_version" in batch.token_columns:
+        mask = mask & (batch.token("weight_version") == int(batch.scalars["version"]))
+    return mask
+
+
 def prepare_gap(minibatch: Batch) -> None:
-    """Add each response token's share of the mean gap, where the gap is to be measured."""
+    """Add each response token's share of the mean gap, where the gap is to be measured and can be."""
     if "engine_logprobs" in minibatch.token_columns and "old_logprobs" not in minibatch.token_columns:
-        minibatch.token_columns[_SHARES] = token_mean_shares(minibatch.token("loss_mask"))
+        mask = comparable(minibatch)
+        if bool(mask.any()):
+            minibatch.token_columns[_SHARES] = token_mean_shares(mask)
 
 
 def add_gap(terms: LossTerms, logprobs: Tensor, microbatch: Batch) -> LossTerms:
@@ -24,10 +37,10 @@ def add_gap(terms: LossTerms, logprobs: Tensor, microbatch: Batch) -> LossTerms:
     logprobs: [T]."""
     if _SHARES not in microbatch.token_columns:
         return terms
-    mask = microbatch.token("loss_mask").to(logprobs.device) != 0
-    gap = (logprobs.detach() - microbatch.token("engine_logprobs").to(logprobs)).abs()[mask]
-    terms.sums["rollout/logprob_gap_mean"] = (
-        gap * microbatch.token(_SHARES).to(logprobs.device, gap.dtype)[mask]
-    ).sum()
+    shares = microbatch.token(_SHARES)
+    mask = shares > 0
+    engine = microbatch.token("engine_logprobs")[mask].to(logprobs)
+    gap = (logprobs.detach()[mask.to(logprobs.device)] - engine).abs()
+    terms.sums["rollout/logprob_gap_mean"] = (gap * shares[mask].to(gap)).sum()
     terms.maxima["rollout/logprob_gap_max"] = gap.max() if len(gap) else gap.sum()
     return terms

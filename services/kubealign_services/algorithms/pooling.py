@@ -1,4 +1,4 @@
-"""From the head's output at each token to one score for the sequence."""
+"""From the head's outputs at each token to those of the sequence."""
 
 from torch import Tensor
 
@@ -7,12 +7,13 @@ from kubealign_services.batch.packed import Batch, sequence_sums
 
 
 def pooled(values: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
-    """[S], with gradient. LastToken: the output at each sequence's last token. ResponseSum: the sum of the
-    outputs over its response tokens (`loss_mask`).
+    """[S], or [S, N] of N scores, with gradient. LastToken: the output at each sequence's last token.
+    ResponseSum: the sum of the outputs over its response tokens (`loss_mask`).
 
-    values: [T], the score head's output at the token itself. Raises KeyError where ResponseSum finds no
-    `loss_mask`."""
+    values: [T] or [T, N], the score head's output at the token itself. Raises KeyError where ResponseSum
+    finds no `loss_mask`."""
     if pooling is Pooling.LAST_TOKEN:
         return values[(batch.cu_seqlens[1:].long() - 1).to(values.device)]
     counted = batch.token("loss_mask").bool().to(values.device)
+    counted = counted if values.dim() == 1 else counted[:, None]
     return sequence_sums(values.where(counted, values.new_zeros(())), batch)

@@ -7,11 +7,18 @@ from torch import Tensor
 
 from kubealign.spec.algorithms import KL, KLPlacement
 from kubealign_services.algorithms.kl import adapted_coefficient, kl_estimate
-from kubealign_services.algorithms.whitening import masked_mean
+from kubealign_services.algorithms.moments import masked_mean
 from kubealign_services.batch.packed import Batch, sequence_sums
 
 #: Where the adaptive coefficient is kept in an algorithm's state.
 COEFFICIENT = "kl_coefficient"
+
+
+def loss_coefficient(spec: KL) -> float:
+    """What the estimate is multiplied with in the loss; 0 where it stands in the reward."""
+    if spec.placement is KLPlacement.REWARD or spec.fixed is None:
+        return 0.0
+    return spec.fixed.coefficient
 
 
 @dataclass(frozen=True)
@@ -32,12 +39,6 @@ class ReferenceKL:
     @property
     def active(self) -> bool:
         return self._spec.active
-
-    @property
-    def loss_coefficient(self) -> float:
-        """What the estimate is multiplied with in the loss; 0 where it stands in the reward."""
-        fixed = self._spec.fixed
-        return fixed.coefficient if self._spec.placement is KLPlacement.LOSS and fixed is not None else 0.0
 
     def measure(self, batch: Batch, state: dict[str, float]) -> Divergence:
         """Price the step's divergence by the coefficient there is, then lead an adaptive one (kept in

@@ -1,14 +1,17 @@
 """Reward models: from preferences, or from ratings."""
 
+from collections.abc import Sequence
+
 import torch
-from torch import Tensor
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
+from kubealign_services.algorithms.language_loss import language_loss
 from kubealign_services.algorithms.offline import Offline
 from kubealign_services.algorithms.outputs import required
 from kubealign_services.algorithms.pooling import pooled
 from kubealign_services.algorithms.preference import bradley_terry_loss
+from kubealign_services.algorithms.rating import RatingObjective
 from kubealign_services.algorithms.weights import sequence_shares, token_mean_shares
 from kubealign_services.batch.packed import Batch
 
@@ -54,63 +57,24 @@ class PreferenceObjective:
             "rm/score_square": size.detach(),
         }
         if "logprobs" in self.outputs:
-            language = _language_loss(required(outputs.logprobs, "logprobs"), microbatch)
-            loss = loss + self._spec.language_model_coefficient * language
-            sums["rm/language_loss"] = language.detach()
-        return LossTerms(loss=loss, sums=sums)
-
-
-class RatingObjective:
-    """mean over sequences of (score - rating)^2, with the other terms as in PreferenceObjective (the
-    language-model loss on every response). Reads the token column loss_mask and the sequence column
-    rating."""
-
-    unit = 1
-
-    def __init__(self, entry: spec.RewardModel) -> None:
-        self._spec = entry
-        language = entry.language_model_coefficient > 0
-        self.outputs = frozenset({"values", "logprobs"} if language else {"values"})
-
-    def prepare(self, minibatch: Batch) -> None:
-        minibatch.sequence_columns["sequence_shares"] = sequence_shares(minibatch)
-        minibatch.token_columns["language_shares"] = token_mean_shares(minibatch.token("loss_mask"))
-
-    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        scores = pooled(required(outputs.values, "values"), microbatch, self._spec.pooling)
-        each = microbatch.sequence("sequence_shares").to(scores)
-        errors = scores - microbatch.sequence("rating").to(scores)
-        regression = (each * errors.square()).sum()
-        size = (each * scores.square()).sum()
-        loss = regression + self._spec.score_penalty * size
-        sums = {
-            "rm/loss": regression.detach(),
-            "rm/absolute_error": (each * errors.abs()).sum().detach(),
-            "rm/score_mean": (each * scores).sum().detach(),
-            "rm/score_square": size.detach(),
-        }
-        if "logprobs" in self.outputs:
-            language = _language_loss(required(outputs.logprobs, "logprobs"), microbatch)
+            language = language_loss(required(outputs.logprobs, "logprobs"), microbatch)
             loss = loss + self._spec.language_model_coefficient * language
             sums["rm/language_loss"] = language.detach()
         return LossTerms(loss=loss, sums=sums)
 
 
 class RewardModel(Offline):
-    """A scalar head on a language model (Ouyang et al. 2022, step 2): from preferences by Bradley-Terry, or
-    from ratings by least squares. The score is pooled as the spec says: at the last token, or summed over
-    the response."""
+    """Scores on a language model (Ouyang et al. 2022, step 2): one from preferences by Bradley-Terry, or one
+    for each attribute that is rated, by least squares. Each is pooled as the spec says: at the last token, or
+    summed over the response."""
 
     def __init__(self, entry: spec.RewardModel) -> None:
         self._spec = entry
 
     def policy_objective(self) -> Objective:
+        return self.score_objective(())
+
+    def score_objective(self, names: Sequence[str]) -> Objective:
         if self._spec.objective.bradley_terry is not None:
             return PreferenceObjective(self._spec)
-        return RatingObjective(self._spec)
-
-
-def _language_loss(logprobs: Tensor, microbatch: Batch) -> Tensor:
-    shares = microbatch.token("language_shares").to(logprobs)
-    counted = shares > 0
-    return -(shares[counted] * logprobs[counted]).sum()
+        return RatingObjective(self._spec, names)

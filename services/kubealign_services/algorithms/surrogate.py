@@ -1,40 +1,98 @@
-"""The clipped surrogate of proximal policy optimisation."""
+"""What is minimised for each action of the policy, before it is weighed and summed."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from kubealign.spec.algorithms import Clip
 
 # exp() of more than 88 overflows fp32, and the clipped branch's zero gradient times infinity would be NaN.
 LOG_RATIO_BOUND = 20.0
 
 
 @dataclass(frozen=True)
-class Surrogate:
-    """One entry for each action. loss has a gradient, the others none. clipped: 1.0 where the clip took the
-    gradient. approximate_kl: of the old policy from the new one, exp(d) - 1 - d with d the log-ratio
-    (Schulman 2020)."""
+class Actions:
+    """All [N], one entry for each response token. logprobs: of the policy that is trained, with gradient.
+    log_ratio: to the old policy's, with gradient. advantages: without."""
+
+    logprobs: Tensor
+    log_ratio: Tensor
+    advantages: Tensor
+
+
+@dataclass(frozen=True)
+class Terms:
+    """loss: [N], with gradient. shares: metric -> [N], 1.0 where an entry has what the metric is the share
+    of."""
 
     loss: Tensor
-    clipped: Tensor
-    ratio: Tensor
-    approximate_kl: Tensor
+    shares: dict[str, Tensor]
 
 
-def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
+class Surrogate(Protocol):
+    """Actions and their advantages to losses whose descent makes good actions likelier."""
+
+    def __call__(self, actions: Actions) -> Terms: ...
+
+
+def bounded_ratio(log_ratio: Tensor) -> Tensor:
+    """exp(log_ratio), finite."""
+    return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+
+
+@dataclass(frozen=True)
+class ClippedRatio:
     """Schulman et al. 2017, eq. 7, with bounds of their own on either side (Yu et al. 2025), as a loss:
 
         -min(r A, clip(r, 1 - low, 1 + high) A),    r = exp(log_ratio)
 
-    log_ratio, advantages: same shape: tokens, or sequences where the whole response is one action.
+    With `dual` (Ye et al. 2020, eq. 5), where A < 0 it is at most dual |A|: a response that the policy finds
+    far likelier than the old one did no longer has a gradient."""
+
+    clip: Clip
+
+    def __call__(self, actions: Actions) -> Terms:
+        ratio, advantages = bounded_ratio(actions.log_ratio), actions.advantages
+        free = ratio * advantages
+        held = ratio.clamp(1 - self.clip.low, 1 + self.clip.high) * advantages
+        loss = -torch.minimum(free, held)
+        clipped = held < free
+        shares = {
+            "policy/clip_low_fraction": (clipped & (advantages < 0)).to(ratio.dtype),
+            "policy/clip_high_fraction": (clipped & (advantages > 0)).to(ratio.dtype),
+        }
+        if self.clip.dual is not None:
+            most = -self.clip.dual * advantages
+            beyond = (advantages < 0) & (loss > most)
+            loss = torch.where(beyond, most, loss)
+            shares["policy/clip_dual_fraction"] = beyond.to(ratio.dtype)
+            clipped = clipped | beyond
+        return Terms(loss, {"policy/clip_fraction": clipped.to(ratio.dtype), **shares})
+
+
+@dataclass(frozen=True)
+class BoundedWeight:
+    """MiniMax 2025, eq. 4 and 5: the ratio is a weight without a gradient, held between floor and cap, so
+    that no action loses its own:
+
+        -clip(r, floor, cap) A log p
     """
-    bounded = log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-    ratio = bounded.exp()
-    free = ratio * advantages
-    held = ratio.clamp(1 - low, 1 + high) * advantages
-    return Surrogate(
-        loss=-torch.minimum(free, held),
-        clipped=(held < free).to(ratio.dtype),
-        ratio=ratio.detach(),
-        approximate_kl=(torch.expm1(bounded) - bounded).detach(),
-    )
+
+    floor: float
+    cap: float
+
+    def __call__(self, actions: Actions) -> Terms:
+        ratio = bounded_ratio(actions.log_ratio.detach())
+        weight = ratio.clamp(self.floor, self.cap)
+        loss = -weight * actions.advantages * actions.logprobs
+        return Terms(loss, {"policy/clip_fraction": (weight != ratio).to(ratio.dtype)})
+
+
+@dataclass(frozen=True)
+class LogLikelihood:
+    """Williams 1992: -A log p."""
+
+    def __call__(self, actions: Actions) -> Terms:
+        return Terms(-actions.advantages * actions.logprobs, {})

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kubealign_services.algorithms.whitening import masked_mean
+from kubealign_services.algorithms.moments import masked_mean
 
 
 def clipped_value_loss(

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from kubealign_services.algorithms.aggregation import counted_tokens
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
 from kubealign_services.algorithms.outputs import required
 from kubealign_services.algorithms.value_loss import clipped_value_loss
@@ -11,21 +12,25 @@ from kubealign_services.batch.packed import Batch
 
 class ValueObjective:
     """coefficient times the mean over response tokens of the clipped value loss. Reads the token columns
-    loss_mask, old_values and returns."""
+    loss_mask, old_values and returns, and with mask_truncated, which leaves out the responses that did not
+    end, the sequence column truncated."""
 
     outputs = frozenset({"values"})
     unit = 1
 
-    def __init__(self, clip: float | None, coefficient: float) -> None:
+    def __init__(self, clip: float | None, coefficient: float, mask_truncated: bool) -> None:
         self._clip = clip
         self._coefficient = coefficient
+        self._mask_truncated = mask_truncated
 
     def prepare(self, minibatch: Batch) -> None:
-        minibatch.token_columns["token_shares"] = token_mean_shares(minibatch.token("loss_mask"))
+        minibatch.token_columns["token_shares"] = token_mean_shares(
+            counted_tokens(minibatch, self._mask_truncated)
+        )
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
         values = required(outputs.values, "values")
-        mask = microbatch.token("loss_mask").bool().to(values.device)
+        mask = (microbatch.token("token_shares") > 0).to(values.device)
 
         def response(name: str) -> Tensor:
             return microbatch.token(name).to(values)[mask]

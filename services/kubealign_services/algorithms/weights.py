@@ -7,7 +7,7 @@ used."""
 import torch
 from torch import Tensor
 
-from kubealign_services.batch.packed import Batch, sequence_sums
+from kubealign_services.batch.packed import Batch
 
 
 def token_mean_shares(mask: Tensor) -> Tensor:
@@ -15,14 +15,6 @@ def token_mean_shares(mask: Tensor) -> Tensor:
     counts."""
     chosen = mask.bool().double()
     return chosen / chosen.sum().clamp(min=1)
-
-
-def sequence_mean_shares(batch: Batch) -> Tensor:
-    """float64 [T]: the mean over each sequence's response tokens, then over the sequences: 1 / (S n_i) at
-    the n_i response tokens of sequence i, 0 elsewhere."""
-    chosen = batch.token("loss_mask").bool().double()
-    counts = sequence_sums(chosen, batch).clamp(min=1)
-    return chosen / (len(batch) * counts[batch.sequence_of_token])
 
 
 def sequence_shares(batch: Batch) -> Tensor:

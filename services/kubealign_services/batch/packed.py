@@ -16,7 +16,8 @@ class Batch:
     """Packed sequences.
 
     tokens: int32 [T]. cu_seqlens: int32 [S + 1], offsets into tokens, from 0 to T, strictly increasing.
-    token_columns: name -> [T]. sequence_columns: name -> [S]. scalars: name -> number. sample_ids: S names.
+    token_columns: name -> [T] or [T, K], sequence_columns: name -> [S] or [S, K], where each entry has K
+    numbers. scalars: name -> number. sample_ids: S names.
     Raises ValueError when shapes do not agree.
     """
 
@@ -42,14 +43,14 @@ class Batch:
         if len(self.sample_ids) != len(self):
             raise ValueError(f"{len(self.sample_ids)} sample ids for {len(self)} sequences")
         for name, column in self.token_columns.items():
-            if column.shape != self.tokens.shape:
+            if column.dim() not in (1, 2) or len(column) != len(self.tokens):
                 raise ValueError(
-                    f"token column {name} has shape {tuple(column.shape)}, not ({len(self.tokens)},)"
+                    f"token column {name} has shape {tuple(column.shape)}, not ({len(self.tokens)}, ...)"
                 )
         for name, column in self.sequence_columns.items():
-            if column.shape != (len(self),):
+            if column.dim() not in (1, 2) or len(column) != len(self):
                 raise ValueError(
-                    f"sequence column {name} has shape {tuple(column.shape)}, not ({len(self)},)"
+                    f"sequence column {name} has shape {tuple(column.shape)}, not ({len(self)}, ...)"
                 )
 
     def __len__(self) -> int:
@@ -148,6 +149,7 @@ def pack(sequences: Sequence[Sequence[int]], sample_ids: Sequence[str]) -> Batch
 
 
 def sequence_sums(values: Tensor, batch: Batch) -> Tensor:
-    """Per-token values [T] -> their sum over each sequence [S], in the dtype and on the device of values."""
-    total = torch.zeros(len(batch), dtype=values.dtype, device=values.device)
+    """Per-token values [T] or [T, K] -> their sum over each sequence, [S] or [S, K], in the dtype and on the
+    device of values."""
+    total = torch.zeros(len(batch), *values.shape[1:], dtype=values.dtype, device=values.device)
     return total.index_add(0, batch.sequence_of_token.to(values.device), values)

@@ -23,13 +23,17 @@ class Bounds:
     size_bytes: int
 
 
-def bounds_for(groups: int, samples_per_group: int, sources: int, longest_sequence: int) -> dict[str, Bounds]:
+def bounds_for(
+    groups: int, samples_per_group: int, sources: int, longest_sequence: int, score_bytes_a_token: int = 0
+) -> dict[str, Bounds]:
     """Bounds of every subject, for two full loads at least.
 
     groups: the most that are under way at once, (maxStaleness + 1) * promptsPerStep. sources: scorers of each
-    sample, rewards and reference. longest_sequence: tokens of prompt and response."""
+    sample, rewards and reference. longest_sequence: tokens of prompt and response. score_bytes_a_token: where
+    a scorer says more of a token than a number."""
     samples = groups * samples_per_group
     message = _ENVELOPE_BYTES + longest_sequence * _BYTES_A_TOKEN
+    score = _ENVELOPE_BYTES + longest_sequence * max(_BYTES_A_TOKEN, score_bytes_a_token)
     counts = {
         "work": groups,
         "rollouts": samples,
@@ -39,7 +43,7 @@ def bounds_for(groups: int, samples_per_group: int, sources: int, longest_sequen
     bounds = {
         subject: Bounds(
             messages=max(_LEAST_MESSAGES, _LOADS * count),
-            size_bytes=max(_LEAST_BYTES, _LOADS * count * message),
+            size_bytes=max(_LEAST_BYTES, _LOADS * count * (score if subject == "scores" else message)),
         )
         for subject, count in counts.items()
     }

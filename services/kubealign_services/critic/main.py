@@ -4,9 +4,10 @@ import sys
 
 from kubealign.spec.rewards import RewardPlacement
 from kubealign.v1 import training_pb2
-from kubealign_services.algorithms.contract import load_algorithm
+from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.critic.rewards import ScoreCommand
 from kubealign_services.critic.servicer import CriticServicer
+from kubealign_services.data.model_roles import reward_roles
 from kubealign_services.data.prepared import Prepared, load_prepared
 from kubealign_services.process.context import Context
 from kubealign_services.process.failures import PermanentFailure
@@ -22,7 +23,7 @@ async def serve(context: Context) -> None:
     """Serve until stopped; ranks above 0 follow rank 0 until it ends."""
     settings, spec = context.settings, context.job.spec
     critic = spec.effective_critic
-    algorithm = load_algorithm(spec.algorithm.member)(spec.algorithm.value)
+    algorithm = make_algorithm(spec.algorithm)
     objective = algorithm.value_objective()
     if critic is None or objective is None:
         raise PermanentFailure(f"{spec.algorithm.member} has no critic")
@@ -40,10 +41,11 @@ async def serve(context: Context) -> None:
     rewards = {
         reward.name: await context.compute(
             load_reward_model,
-            prepared.model(f"reward-{reward.name}"),
+            prepared.model(*reward_roles(reward)),
             backend.precision,
             backend.microbatch_tokens,
             settings.rank,
+            reward.attributes,
         )
         for reward in spec.rewards
         if reward.placement is RewardPlacement.WITH_CRITIC

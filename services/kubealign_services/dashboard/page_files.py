@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import json
 import mimetypes
 from functools import cache
 from importlib.metadata import version
@@ -13,6 +14,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
+
+from kubealign.spec.algorithms import Algorithm
+from kubealign.spec.base import alias
 
 PAGE = Path(__file__).with_name("page")
 _FOREVER = "public, max-age=31536000, immutable"
@@ -47,6 +51,14 @@ async def index() -> Response:
 async def favicon() -> Response:
     """Browsers ask for it whatever the page says."""
     return RedirectResponse("/static/favicon.svg", 308)
+
+
+@router.api_route("/static/js/algorithms.js", methods=["GET", "HEAD"])
+async def algorithms() -> Response:
+    """Those that a job can name, as the spec has them."""
+    names = [alias(Algorithm, member) for member in Algorithm.model_fields]
+    script = f"export const ALGORITHMS = {json.dumps(names)};\n"
+    return Response(script, media_type="text/javascript", headers={"Cache-Control": _ASK_AGAIN})
 
 
 @router.api_route("/static/plotly.min.js", methods=["GET", "HEAD"])

@@ -1,12 +1,13 @@
 """Messages to text: by the tokenizer's own chat template, or by a plain one where it has none."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import jinja2
 from transformers import PreTrainedTokenizerBase
 
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.fields import Message
+from kubealign_services.data.example import Message
 from kubealign_services.data.tokenizers import begins_with
 
 # Words only, no token of its own: the vocabulary stays as it is. Line ends are in expressions, because a
@@ -33,14 +34,29 @@ def ensure_template(tokenizer: PreTrainedTokenizerBase) -> bool:
     return True
 
 
+def written(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], number: int, opening: bool = False
+) -> str:
+    """The messages as the template writes them. opening: and the opening of the assistant's answer. Raises
+    DataError for row `number` where the template refuses them."""
+    with refused(number):
+        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opening)
+    return str(text)
+
+
 def prompt_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], number: int) -> str:
     """The messages as the template writes them, up to where the assistant's answer begins. Raises
     DataError where the template refuses them."""
+    return written(tokenizer, messages, number, opening=True)
+
+
+@contextmanager
+def refused(number: int) -> Iterator[None]:
+    """What a template raises, as a DataError of row `number`."""
     try:
-        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        yield
     except (jinja2.TemplateError, TypeError, KeyError) as error:
         raise DataError(f"row {number + 1}: the chat template refuses its messages: {error}") from error
-    return str(text)
 
 
 def template_texts(messages: Iterable[Message]) -> list[str]:

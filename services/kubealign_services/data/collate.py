@@ -1,9 +1,11 @@
 """Prepared rows to a packed batch. Sequences lie one after another: there is no padding, so no side to
 pad on."""
 
+import math
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.data.prepared import PreparedRow
@@ -12,27 +14,45 @@ from kubealign_services.data.prepared import PreparedRow
 def collate(rows: Sequence[PreparedRow], names: Sequence[str], kind: str) -> Batch:
     """A batch of S sequences, each a prompt with a response, and T tokens. names: one for each row.
 
-    Token column loss_mask: uint8 [T], 1 on the response's tokens, the end-of-sequence included.
-    demonstrations: sample ids are the names. preferences: chosen and rejected lie side by side, as
-    NAME/chosen and NAME/rejected. ratings: the sequence column rating, float32 [S]. Raises ValueError for
-    rows that lack a response.
+    Token column loss_mask: uint8 [T], 1 on the response's tokens, the end-of-sequence included; of a
+    conversation, on the imitated turns' tokens. Sample ids are the names.
+    preferences: chosen and rejected lie side by side, as NAME/chosen and NAME/rejected; where the rows rate
+    them, the sequence column rating, float32 [S]. ratings: the sequence column ratings, float32 [S, N], NaN
+    for one that is not known. unpaired: the sequence column label, uint8 [S]. Raises ValueError for rows
+    that lack a response.
     """
     sequences: list[tuple[str, list[int], list[int]]] = []
+    mask: list[int] = []
     for row, name in zip(rows, names, strict=True):
-        if kind == "preferences":
-            sequences.append((f"{name}/chosen", row.prompt_tokens, _response(row.chosen_tokens, name, kind)))
-            sequences.append(
-                (f"{name}/rejected", row.prompt_tokens, _response(row.rejected_tokens, name, kind))
-            )
-        else:
-            sequences.append((name, row.prompt_tokens, _response(row.response_tokens, name, kind)))
+        for sequence_name, tokens in _responses(row, name, kind):
+            sequences.append((sequence_name, row.prompt_tokens, tokens))
+            mask += [0] * len(row.prompt_tokens) + (row.response_mask or [1] * len(tokens))
     batch = pack([prompt + response for _, prompt, response in sequences], [name for name, _, _ in sequences])
-    mask = [bit for _, prompt, response in sequences for bit in [0] * len(prompt) + [1] * len(response)]
     batch.token_columns["loss_mask"] = torch.tensor(mask, dtype=torch.uint8)
-    if kind == "ratings":
-        ratings = [row.rating for row in rows]
-        batch.sequence_columns["rating"] = torch.tensor(ratings, dtype=torch.float32)
+    batch.sequence_columns |= _said(rows, kind)
     return batch
+
+
+def _responses(row: PreparedRow, name: str, kind: str) -> list[tuple[str, list[int]]]:
+    if kind != "preferences":
+        return [(name, _response(row.response_tokens, name, kind))]
+    return [
+        (f"{name}/chosen", _response(row.chosen_tokens, name, kind)),
+        (f"{name}/rejected", _response(row.rejected_tokens, name, kind)),
+    ]
+
+
+def _said(rows: Sequence[PreparedRow], kind: str) -> dict[str, Tensor]:
+    """What the rows say of their responses."""
+    if kind == "ratings":
+        known = [[math.nan if held is None else held for held in row.ratings or ()] for row in rows]
+        return {"ratings": torch.tensor(known, dtype=torch.float32)}
+    if kind == "unpaired":
+        return {"label": torch.tensor([row.label for row in rows], dtype=torch.uint8)}
+    rated = [side for row in rows for side in (row.chosen_rating, row.rejected_rating)]
+    if kind == "preferences" and all(side is not None for side in rated):
+        return {"rating": torch.tensor(rated, dtype=torch.float32)}
+    return {}
 
 
 def _response(tokens: list[int] | None, name: str, kind: str) -> list[int]:

@@ -1,29 +1,20 @@
-"""Field mapping: which columns of a row hold the prompt, the responses and the rating."""
+"""Field mapping: which columns of a row hold the prompt, the responses and what is said of them."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from kubealign.spec.base import alias
-from kubealign.spec.data import Demonstrations, Preferences, Prompts, Ratings
+from kubealign.spec.data import Demonstrations, Preferences, Prompts, Ratings, Turns, Unpaired
+from kubealign_services.data.cells import Cells
 from kubealign_services.data.errors import DataError
+from kubealign_services.data.example import Dialogue, Example
+from kubealign_services.data.templates import filled, with_user_filled
+from kubealign_services.data.turns import imitated
 
-DataSet: TypeAlias = Prompts | Demonstrations | Preferences | Ratings
-Message: TypeAlias = dict[str, Any]
+DataSet: TypeAlias = Prompts | Demonstrations | Preferences | Ratings | Unpaired
 
-
-@dataclass(frozen=True)
-class Example:
-    """What a row says. `number` is its index in the source, from 0 (errors count from 1).
-
-    responses: "response", or "chosen" and "rejected", or none for rows that are prompts only.
-    """
-
-    number: int
-    prompt: str | list[Message]
-    responses: dict[str, str] = field(default_factory=dict)
-    rating: float | None = None
+#: Fields of a format that name no column.
+_NO_COLUMN = ("turns",)
 
 
 def named_columns(data: DataSet, place: str) -> dict[str, str]:
@@ -31,7 +22,14 @@ def named_columns(data: DataSet, place: str) -> dict[str, str]:
     question."""
     layout = data.format.value
     prefix = f"{place}.format.{alias(type(data.format), data.format.member)}"
-    return {f"{prefix}.{alias(type(layout), name)}": str(column) for name, column in layout}
+    named: dict[str, str] = {}
+    for name, held in layout:
+        path = f"{prefix}.{alias(type(layout), name)}"
+        if isinstance(held, list):
+            named |= {f"{path}[{index}]": column for index, column in enumerate(held)}
+        elif held is not None and name not in _NO_COLUMN:
+            named[path] = str(held)
+    return named
 
 
 def prompt_column(data: DataSet) -> str | None:
@@ -43,80 +41,63 @@ def prompt_column(data: DataSet) -> str | None:
 def read(data: DataSet, row: Mapping[str, Any], number: int) -> Example:
     """The row's example. Raises DataError for a column that is missing or holds something else than it
     must."""
+    cells = Cells(row, number)
     if data.format.text is not None:
-        layout = data.format.text.model_dump()
-        prompt = _text(row, layout.pop("prompt"), number)
-        rating = _number(row, layout.pop("rating"), number) if "rating" in layout else None
-        return Example(
-            number, prompt, {name: _text(row, column, number) for name, column in layout.items()}, rating
-        )
+        parts = _texts(data, cells)
+    elif isinstance(data, Preferences):
+        parts = _pair_of_messages(data, cells, number)
+    else:
+        parts = _messages(data, cells)
+    return Example(number, **parts, **_said(data, cells))
+
+
+def _texts(data: DataSet, cells: Cells) -> dict[str, Any]:
+    layout = data.format.value
+    prompt = cells.text(layout.prompt)
+    if data.template is not None:
+        prompt = filled(data.template, prompt, cells)
+    columns = {name: getattr(layout, name, None) for name in ("response", "chosen", "rejected")}
+    return {
+        "prompt": prompt,
+        "responses": {name: cells.text(column) for name, column in columns.items() if column is not None},
+    }
+
+
+def _messages(data: DataSet, cells: Cells) -> dict[str, Any]:
+    layout = data.format.value
+    messages = cells.messages(layout.messages, "user" if isinstance(data, Prompts) else "assistant")
+    if data.template is not None:
+        messages = with_user_filled(data.template, messages, cells, layout.messages)
     if isinstance(data, Prompts):
-        assert data.format.chat is not None
-        return Example(number, _messages(row, data.format.chat.messages, number, "user"))
-    if isinstance(data, Demonstrations):
-        assert data.format.chat is not None
-        *prompt_messages, answer = _messages(row, data.format.chat.messages, number, "assistant")
-        return Example(number, prompt_messages, {"response": answer["content"]})
-    assert isinstance(data, Preferences)
-    assert data.format.chat is not None
-    return _preference(row, data.format.chat.chosen, data.format.chat.rejected, number)
+        return {"prompt": messages}
+    if isinstance(data, Demonstrations) and layout.turns is not Turns.LAST:
+        indices = imitated(messages, layout.turns, cells, layout.messages)
+        return {"prompt": messages[: indices[0]], "dialogue": Dialogue(messages, indices)}
+    return {"prompt": messages[:-1], "responses": {"response": messages[-1]["content"]}}
 
 
-def _preference(row: Mapping[str, Any], chosen: str, rejected: str, number: int) -> Example:
-    *prompt, better = _messages(row, chosen, number, "assistant")
-    *other, worse = _messages(row, rejected, number, "assistant")
+def _pair_of_messages(data: Preferences, cells: Cells, number: int) -> dict[str, Any]:
+    layout = data.format.value
+    *prompt, better = cells.messages(layout.chosen, "assistant")
+    *other, worse = cells.messages(layout.rejected, "assistant")
     if prompt != other:
         raise DataError(
-            f"row {number + 1}: {chosen!r} and {rejected!r} differ before their last message: "
+            f"row {number + 1}: {layout.chosen!r} and {layout.rejected!r} differ before their last message: "
             "a preference is between two answers to one prompt"
         )
-    return Example(number, prompt, {"chosen": better["content"], "rejected": worse["content"]})
+    if data.template is not None:
+        prompt = with_user_filled(data.template, prompt, cells, layout.chosen)
+    return {"prompt": prompt, "responses": {"chosen": better["content"], "rejected": worse["content"]}}
 
 
-def _value(row: Mapping[str, Any], column: str, number: int) -> Any:
-    if column not in row:
-        raise DataError(f"row {number + 1} has no column {column!r}; it has {', '.join(map(repr, row))}")
-    return row[column]
-
-
-def _text(row: Mapping[str, Any], column: str, number: int) -> str:
-    value = _value(row, column, number)
-    if not isinstance(value, str):
-        raise DataError(f"row {number + 1}: column {column!r} holds {_shown(value)}, not text")
-    return value
-
-
-def _number(row: Mapping[str, Any], column: str, number: int) -> float:
-    value = _value(row, column, number)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise DataError(f"row {number + 1}: column {column!r} holds {_shown(value)}, not a finite number")
-    return float(value)
-
-
-def _messages(row: Mapping[str, Any], column: str, number: int, last_role: str) -> list[Message]:
-    value = _value(row, column, number)
-    where = f"row {number + 1}: column {column!r}"
-    if not isinstance(value, list) or not value:
-        raise DataError(f"{where} holds {_shown(value)}, not a list of messages")
-    messages: list[Message] = []
-    for index, item in enumerate(value):
-        if not isinstance(item, dict) or not all(
-            isinstance(item.get(key), str) for key in ("role", "content")
-        ):
-            raise DataError(
-                f"{where}, message {index + 1} is {_shown(item)}, not {{role: text, content: text}}"
-            )
-        # Parquet gives every message the keys of all; what a message lacks is null.
-        messages.append({key: held for key, held in item.items() if held is not None})
-    if messages[-1]["role"] != last_role:
-        raise DataError(
-            f"{where}: the last message is the {messages[-1]['role']}'s; it must be the {last_role}'s"
-        )
-    if last_role == "assistant" and len(messages) == 1:
-        raise DataError(f"{where}: there is no message before the assistant's")
-    return messages
-
-
-def _shown(value: Any) -> str:
-    shown = repr(value)
-    return f"{shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__})"
+def _said(data: DataSet, cells: Cells) -> dict[str, Any]:
+    """What the row says of its responses."""
+    layout = data.format.value
+    if isinstance(data, Ratings):
+        return {"ratings": cells.ratings(layout.ratings)}
+    if isinstance(data, Unpaired):
+        return {"label": cells.label(layout.label)}
+    if isinstance(data, Preferences):
+        columns = {name: getattr(layout, name) for name in ("chosen_rating", "rejected_rating")}
+        return {name: cells.number(column) for name, column in columns.items() if column is not None}
+    return {}

@@ -1,6 +1,6 @@
 """From where a job says that a model comes from, to a Hugging Face folder on this disk; and what is in it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -61,16 +61,29 @@ def is_reward_model(config: PretrainedConfig) -> bool:
 
 
 def require_reward_model(config: PretrainedConfig, folder: Path, place: str) -> None:
-    """Raise DataError unless the checkpoint gives one score for a sequence."""
+    """Raise DataError unless the checkpoint scores sequences."""
     if not is_reward_model(config):
         raise DataError(
             f"{place}: {folder} holds {_what(config)}, not a reward model: name a sequence-classification "
-            "checkpoint with one label, or the result of a rewardModel job"
+            "checkpoint, or the result of a rewardModel job"
         )
-    if config.num_labels != 1:
+
+
+def require_scores(config: PretrainedConfig, wanted: Sequence[str], folder: Path, place: str) -> None:
+    """Raise DataError unless a reward model's scores are these, in this order. A single one may be called
+    otherwise."""
+    found = score_names(config)
+    if len(found) != len(wanted) or (len(found) > 1 and found != tuple(wanted)):
         raise DataError(
-            f"{place}: {folder} has {config.num_labels} labels; a reward model has one, its score"
+            f"{place}: {folder} is a reward model with the scores {', '.join(found)}; "
+            f"wanted are {', '.join(wanted)}"
         )
+
+
+def score_names(config: PretrainedConfig) -> tuple[str, ...]:
+    """A reward model's scores, by name, in the order of its outputs."""
+    names = {int(index): name for index, name in (config.id2label or {}).items()}
+    return tuple(names.get(index, f"LABEL_{index}") for index in range(config.num_labels or 0))
 
 
 def require_language_model(config: PretrainedConfig, folder: Path, place: str) -> None:

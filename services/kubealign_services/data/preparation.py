@@ -49,7 +49,7 @@ def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> Pr
         _check_inputs(folder, inputs)
         return load_prepared(run_dir)
     with _made_whole(folder) as making:
-        data = open_data(job, making / "cache")
+        data = open_data(job, making / "cache", results)
         models = resolve_models(job, data, making, results)
         report = _write(job, data, models, making)
         shutil.rmtree(making / "cache", ignore_errors=True)
@@ -76,10 +76,11 @@ def inputs_of(job: AlignmentJob) -> dict[str, Any]:
         "reference": None
         if spec.effective_reference is None
         else spec.effective_reference.model_dump(mode="json", by_alias=True)["model"],
+        "teacher": None if spec.teacher is None else dumped["teacher"]["model"],
         "critic": None
         if spec.effective_critic is None
         else spec.effective_critic.model_dump(mode="json", by_alias=True)["model"],
-        "rewards": {reward["name"]: reward["model"] for reward in dumped["rewards"]},
+        "rewards": {reward["name"]: reward["model"] or reward["ensemble"] for reward in dumped["rewards"]},
     }
 
 
@@ -114,7 +115,7 @@ def _write(job: AlignmentJob, data: OpenedData, models: Models, folder: Path) ->
         spec.data,
         tokenizer,
         # Rows that only a loss is measured on need no room for a sampled response.
-        room(models.context, spec.data.value.max_tokens, sampled if spec.algorithm.value.online else None),
+        room(models.context, spec.data.value.max_tokens, sampled if spec.algorithm.value.samples else None),
         folder / TRAIN,
         "spec.data",
     )

@@ -30,7 +30,7 @@ class DataReport(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    #: prompts, demonstrations, preferences or ratings.
+    #: prompts, demonstrations, preferences, ratings or unpaired.
     kind: str
     source: str
     rows_read: int
@@ -62,9 +62,12 @@ class Report(BaseModel):
 
 @dataclass(frozen=True)
 class PreparedRow:
-    """One row. `row` is its number in the source, from 0; `columns` are its columns but a text prompt's own.
+    """One row. `row` is its number in the source, from 0; `columns` are its columns but a text prompt's own
+    (which a prompt from a template keeps).
 
-    Responses end with the end-of-sequence token; those that the kind of row does not have are None.
+    Responses end with the end-of-sequence token. response_mask: where several turns of a conversation are
+    imitated, the response is all that follows the first prompt, and 1 stands at the imitated turns' tokens;
+    else None. ratings: None within it for one that is not known. What the kind of row does not have is None.
     """
 
     row: int
@@ -74,7 +77,11 @@ class PreparedRow:
     response_tokens: list[int] | None = None
     chosen_tokens: list[int] | None = None
     rejected_tokens: list[int] | None = None
-    rating: float | None = None
+    response_mask: list[int] | None = None
+    ratings: list[float | None] | None = None
+    label: bool | None = None
+    chosen_rating: float | None = None
+    rejected_rating: float | None = None
 
 
 class Rows(Sequence[PreparedRow]):
@@ -99,15 +106,9 @@ class Rows(Sequence[PreparedRow]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         table = self._table
-        held = {name: table.column(name)[index] for name in table.column_names}
-        return PreparedRow(
-            row=held["row"].as_py(),
-            prompt_text=held["prompt_text"].as_py(),
-            columns=json.loads(held["columns"].as_py()),
-            rating=held["rating"].as_py() if "rating" in held else None,
-            # Not by to_numpy, which imports pandas.
-            **{name: held[name].as_py() for name in held if name.endswith("_tokens")},
-        )
+        # Not by to_numpy, which imports pandas.
+        held = {name: table.column(name)[index].as_py() for name in table.column_names}
+        return PreparedRow(**held | {"columns": json.loads(held["columns"])})
 
     def __iter__(self) -> Iterator[PreparedRow]:
         return (self[index] for index in range(len(self)))
@@ -128,7 +129,7 @@ class Prepared:
     asked for."""
 
     folder: Path
-    #: policy, and where the job has them reference, critic, reward-NAME -> Hugging Face folder.
+    #: policy, and where the job has them reference, teacher, critic, reward-NAME -> Hugging Face folder.
     models: dict[str, Path]
     report: Report
     train: Rows

@@ -9,15 +9,14 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.models import Model, ModelFromConfig
-from kubealign.spec.training import HeadInit
 from kubealign_services.data.architecture import make_model
 from kubealign_services.data.chat import ensure_template
+from kubealign_services.data.model_kinds import check_attributes, check_kind
+from kubealign_services.data.model_roles import reward_roles
 from kubealign_services.data.models import (
     context_tokens,
     existing_folder,
     model_config,
-    require_language_model,
-    require_reward_model,
 )
 from kubealign_services.data.opened import OpenedData
 from kubealign_services.data.tokenizers import (
@@ -45,9 +44,9 @@ class Models:
 def resolve_models(job: AlignmentJob, data: OpenedData, folder: Path, results: Mapping[str, Path]) -> Models:
     """Find or make every model of the job; those that are made lie in `folder`.
 
-    Roles are policy, and where the job has them reference, critic, reward-NAME. The same model named twice
-    is one folder. Raises DataError where one cannot be found, is of the wrong kind, or does not fit the
-    policy's tokenizer.
+    Roles are policy, and where the job has them reference, teacher, critic, and those of `reward_roles`. The
+    same model named twice is one folder. Raises DataError where one cannot be found, is of the wrong kind, or
+    does not fit the policy's tokenizer.
     """
     wanted = _wanted(job)
     found: dict[str, Path] = {}
@@ -63,6 +62,7 @@ def resolve_models(job: AlignmentJob, data: OpenedData, folder: Path, results: M
     configs = {role: model_config(folders[role], place) for role, (place, _) in wanted.items()}
     for role, (place, _) in wanted.items():
         _check(job, role, configs[role], folders[role], place, tokenizer)
+    check_attributes(job, configs)
     contexts = [bound for config in configs.values() if (bound := context_tokens(config)) is not None]
     return Models(folders, tokenizer, min(contexts, default=None))
 
@@ -78,13 +78,17 @@ def _wanted(job: AlignmentJob) -> dict[str, tuple[str, Model]]:
             "spec.reference.model" if own else "spec.policy.model",
             spec.effective_reference.model,
         )
+    if spec.teacher is not None:
+        wanted["teacher"] = ("spec.teacher.model", spec.teacher.model)
     for index, reward in enumerate(spec.rewards):
-        if reward.model is not None:
-            wanted[f"reward-{reward.name}"] = (f"spec.rewards[{index}].model", reward.model)
+        place = f"spec.rewards[{index}]." + ("model" if reward.ensemble is None else "ensemble.models")
+        for member, (role, model) in enumerate(zip(reward_roles(reward), reward.models, strict=True)):
+            wanted[role] = (place if reward.ensemble is None else f"{place}[{member}]", model)
     if spec.effective_critic is not None and spec.effective_critic.model is not None:
         own = spec.critic is not None and spec.critic.model is not None
-        first = next((place for role, (place, _) in wanted.items() if role.startswith("reward-")), "")
-        wanted["critic"] = ("spec.critic.model" if own else first, spec.effective_critic.model)
+        first = next((index for index, reward in enumerate(spec.rewards) if reward.model is not None), 0)
+        place = "spec.critic.model" if own else f"spec.rewards[{first}].model"
+        wanted["critic"] = (place, spec.effective_critic.model)
     return wanted
 
 
@@ -144,11 +148,6 @@ def _check(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     check_vocabulary(config, tokenizer, place)
-    critic = job.spec.critic
-    from_head = role == "critic" and critic is not None and critic.head_init is HeadInit.REWARD_MODEL
-    if role.startswith("reward-") or from_head:
-        require_reward_model(config, folder, place)
-    elif role == "reference" or (role == "policy" and job.spec.algorithm.reward_model is None):
-        require_language_model(config, folder, place)
+    check_kind(job, role, config, folder, place)
     if role != "policy" and (folder / "tokenizer.json").is_file():
         check_same_vocabulary(load_tokenizer(folder, place), tokenizer, place)

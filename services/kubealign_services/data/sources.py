@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import pyarrow
 import pyarrow.parquet
 
-from kubealign.spec.data import DataSource, HuggingFaceDataset
+from kubealign.spec.data import JOB_ROWS, DataSource, HuggingFaceDataset
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.volumes import mounted
 
@@ -24,6 +25,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 _JSON = (".jsonl", ".ndjson", ".json")
 _PARQUET = (".parquet",)
+_NO_RESULTS: Mapping[str, Path] = MappingProxyType({})
 # With or without a byte-order mark.
 _ENCODING = "utf-8-sig"
 
@@ -41,14 +43,31 @@ class Source:
     def __iter__(self) -> Iterator[Row]:
         return islice(iter(self._read()), self._limit)
 
+    def having(self, values: Mapping[str, Any]) -> "Source":
+        """The same rows, each with these values in the columns of these names."""
+        if not values:
+            return self
 
-def open_source(source: DataSource, place: str, cache: Path, limit: int | None = None) -> Source:
+        def read() -> Iterator[Row]:
+            return ({**row, **values} for row in self._read())
+
+        return Source(self.name, tuple(dict.fromkeys((*self.columns, *values))), read, self._limit)
+
+
+def open_source(
+    source: DataSource,
+    place: str,
+    cache: Path,
+    limit: int | None = None,
+    results: Mapping[str, Path] = _NO_RESULTS,
+) -> Source:
     """The rows of a source, at most `limit`. `place` is its path in the spec, for errors; `cache` is a
-    folder that `datasets` may write to. Raises DataError when it is missing, unreadable or empty."""
+    folder that `datasets` may write to; `results`: name of another job -> folder of its result. Raises
+    DataError when it is missing, unreadable or empty."""
     if source.hugging_face is not None:
         name, read = source.hugging_face.name, _hugging_face(source.hugging_face, place, cache)
     else:
-        path = _file(source, place)
+        path = _file(source, place, results)
         name, read = str(path), _reader(path, place)
     first = next(iter(read()), None)
     if first is None:
@@ -69,7 +88,9 @@ def require_columns(source: Source, columns: Mapping[str, str]) -> None:
             )
 
 
-def _file(source: DataSource, place: str) -> Path:
+def _file(source: DataSource, place: str, results: Mapping[str, Path]) -> Path:
+    if source.job is not None:
+        return _made_by(source.job.name, f"{place}.job.name", results)
     if source.volume is not None:
         path = mounted(source.volume.claim_name, source.volume.path, f"{place}.volume")
         place = f"{place}.volume.path"
@@ -82,6 +103,18 @@ def _file(source: DataSource, place: str) -> Path:
         )
     if not path.exists():
         raise DataError(f"{place}: there is no file {path}")
+    return path
+
+
+def _made_by(name: str, place: str, results: Mapping[str, Path]) -> Path:
+    if name not in results:
+        known = ", ".join(sorted(results)) or "none"
+        raise DataError(f"{place}: there is no result of a job {name}; known are: {known}")
+    path = results[name] / JOB_ROWS
+    if not path.is_file():
+        raise DataError(
+            f"{place}: the result of {name} has no rows: there is no {path}; it must be a job that makes data"
+        )
     return path
 
 

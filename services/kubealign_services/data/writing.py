@@ -23,12 +23,22 @@ from kubealign_services.data.tokenizers import begins_with
 log = logging.getLogger(__name__)
 
 _BLOCK = 512
-_RESPONSES = {
-    "prompts": (),
-    "demonstrations": ("response",),
-    "preferences": ("chosen", "rejected"),
-    "ratings": ("response",),
+_TOKENS = pyarrow.list_(pyarrow.int32())
+#: What a row of each kind has besides its prompt; the fields of PreparedRow.
+_OWN: dict[str, dict[str, pyarrow.DataType]] = {
+    "prompts": {},
+    "demonstrations": {"response_tokens": _TOKENS, "response_mask": pyarrow.list_(pyarrow.int8())},
+    "preferences": {
+        "chosen_tokens": _TOKENS,
+        "rejected_tokens": _TOKENS,
+        "chosen_rating": pyarrow.float64(),
+        "rejected_rating": pyarrow.float64(),
+    },
+    "ratings": {"response_tokens": _TOKENS, "ratings": pyarrow.list_(pyarrow.float64())},
+    "unpaired": {"response_tokens": _TOKENS, "label": pyarrow.bool_()},
 }
+#: Which of these the example itself holds.
+_SAID = ("ratings", "label", "chosen_rating", "rejected_rating")
 
 Item = TypeVar("Item")
 
@@ -61,17 +71,13 @@ def write_rows(
 
 
 def _schema(kind: str) -> pyarrow.Schema:
-    tokens = pyarrow.list_(pyarrow.int32())
     columns: dict[str, pyarrow.DataType] = {
         "row": pyarrow.int64(),
-        "prompt_tokens": tokens,
+        "prompt_tokens": _TOKENS,
         "prompt_text": pyarrow.string(),
         "columns": pyarrow.string(),
     }
-    columns |= {f"{name}_tokens": tokens for name in _RESPONSES[kind]}
-    if kind == "ratings":
-        columns["rating"] = pyarrow.float64()
-    return pyarrow.schema(list(columns.items()))
+    return pyarrow.schema(list((columns | _OWN[kind]).items()))
 
 
 def _blocks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
@@ -95,7 +101,8 @@ class _Writer:
         self._renderer = Renderer(tokenizer)
         self._beginning = len(begins_with(tokenizer))
         self._unknown_id = tokenizer.unk_token_id
-        self._prompt_column = prompt_column(data.value)
+        # A prompt from a template is not what its column holds.
+        self._prompt_column = None if data.value.template else prompt_column(data.value)
         self._read = self._kept = self._dropped = self._truncated = self._unknown = 0
         self._prompt = self._response = self._sequence = self._context = 0
         self._left_out: set[str] = set()
@@ -136,9 +143,10 @@ class _Writer:
             "prompt_text": item.prompt_text,
             "columns": columns,
         }
-        if item.example.rating is not None:
-            record["rating"] = item.example.rating
-        return record | {f"{name}_tokens": tokens for name, tokens in item.responses.items()}
+        own: dict[str, Any] = {f"{name}_tokens": tokens for name, tokens in item.responses.items()}
+        own |= {name: getattr(item.example, name) for name in _SAID}
+        own["response_mask"] = item.response_mask
+        return record | {name: own.get(name) for name in _OWN[self._kind]}
 
     def _count_tokens(self, prompt: list[int], response: int, item: Rendered) -> None:
         self._prompt = max(self._prompt, len(prompt))

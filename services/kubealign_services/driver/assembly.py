@@ -1,12 +1,14 @@
 """Whole groups -> one packed batch. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
+from kubealign_services.batch.companions import COMPANION
 from kubealign_services.batch.packed import Batch, concatenate
 from kubealign_services.driver.failures import JobFailed
 from kubealign_services.driver.ledger import Group
@@ -14,13 +16,26 @@ from kubealign_services.driver.ledger import Group
 REFERENCE = "reference"
 
 
-def assemble(groups: Sequence[Group], rewards: Sequence[str], temperature: float, reference: bool) -> Batch:
+@dataclass(frozen=True)
+class Sampled:
+    """How the samples of a batch were made. greedy_samples: of each group, the last ones."""
+
+    temperature: float
+    max_tokens: int
+    greedy_samples: int = 0
+
+
+def assemble(
+    groups: Sequence[Group], rewards: Sequence[str], sampled: Sampled, version: int, reference: bool
+) -> Batch:
     """The groups' samples, prompt after prompt, as one batch of S sequences and T tokens.
 
     Token columns: loss_mask (uint8), behaviour_logprobs, engine_logprobs (float32, nats), weight_version
     (int32), and reference_logprobs (float32) where a reference scored. Sequence columns: group (int64,
-    index of the prompt), truncated (uint8), and reward.NAME (float64) for each of `rewards`. Scalar:
-    temperature. Raises JobFailed when the reference's log-probabilities do not fit their sequence.
+    index of the prompt), truncated (uint8), reward.NAME (float64) for each of `rewards`, and companion
+    (uint8) where there are greedy samples, turns and tool_errors (int32) where a workflow made them.
+    Scalars: temperature, max_tokens and version (of the weights that train on it). Raises JobFailed when
+    the reference's log-probabilities do not fit their sequence.
     """
     parts: list[Batch] = []
     for index, group in enumerate(groups):
@@ -31,6 +46,9 @@ def assemble(groups: Sequence[Group], rewards: Sequence[str], temperature: float
             part.sequence_columns["group"] = torch.tensor([index])
             truncated = rollout.finish_reason == rollout_pb2.FINISH_REASON_LENGTH
             part.sequence_columns["truncated"] = torch.tensor([truncated], dtype=torch.uint8)
+            if sampled.greedy_samples:
+                greedy = sample >= group.samples - sampled.greedy_samples
+                part.sequence_columns[COMPANION] = torch.tensor([greedy], dtype=torch.uint8)
             for name in rewards:
                 value = group.score(sample, name).reward
                 part.sequence_columns[f"reward.{name}"] = torch.tensor([value], dtype=torch.float64)
@@ -45,8 +63,22 @@ def assemble(groups: Sequence[Group], rewards: Sequence[str], temperature: float
                 part.token_columns["reference_logprobs"] = torch.from_numpy(logprobs.copy())
             parts.append(part)
     batch = concatenate(parts)
-    batch.scalars["temperature"] = temperature
+    if any(rollout.turns for group in groups for rollout in group.rollouts.values()):
+        batch.sequence_columns |= _turns(groups)
+    batch.scalars |= {
+        "temperature": sampled.temperature,
+        "max_tokens": float(sampled.max_tokens),
+        "version": float(version),
+    }
     return batch
+
+
+def _turns(groups: Sequence[Group]) -> dict[str, torch.Tensor]:
+    rollouts = [group.rollouts[sample] for group in groups for sample in sorted(group.rollouts)]
+    return {
+        "turns": torch.tensor([rollout.turns for rollout in rollouts], dtype=torch.int32),
+        "tool_errors": torch.tensor([rollout.tool_errors for rollout in rollouts], dtype=torch.int32),
+    }
 
 
 def sample_id(group_id: str, sample: int) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+from kubealign.spec.algorithms import Rounds
 from kubealign_services.bus.contract import Bus
 from kubealign_services.checkpoints.store import CommitStore, CorruptCommit
 from kubealign_services.data.prepared import Prepared
@@ -16,6 +17,7 @@ from kubealign_services.driver.build import (
 from kubealign_services.driver.commits import Commits, TrainedPrompts
 from kubealign_services.driver.exchange import Exchange
 from kubealign_services.driver.failures import JobFailed, Stopping
+from kubealign_services.driver.frozen import build_frozen
 from kubealign_services.driver.grace import Grace
 from kubealign_services.driver.loop import align
 from kubealign_services.driver.members import Gate, Policy, Values
@@ -24,12 +26,15 @@ from kubealign_services.driver.progress import Progress
 from kubealign_services.driver.report import Report, Sink
 from kubealign_services.driver.results import Results
 from kubealign_services.driver.resume import resume
+from kubealign_services.driver.rounds.build import build_rounds
 from kubealign_services.driver.run import Run
+from kubealign_services.driver.source import Source
 from kubealign_services.driver.state import JobState
 from kubealign_services.driver.stopping import save_in_time, told_to_stop
 from kubealign_services.driver.token_texts import TokenTexts, decoder
 from kubealign_services.driver.training_client import CriticClient, TrainerClient, TrainingClient
 from kubealign_services.driver.watched import unless
+from kubealign_services.driver.weights import OnDemand
 from kubealign_services.process.context import Context
 from kubealign_services.refit.broadcast import RefitFailed
 from kubealign_services.rpc.client import Peer
@@ -126,13 +131,23 @@ async def _build(
     history = TrainedPrompts(run_dir / "history.jsonl", fence)
     history.resume_at(state)
     rollout = job.spec.effective_rollout if job.spec.algorithm.value.online else None
+    frozen = build_frozen(job, exchange, trainer, run_dir / "frozen")
+    source: Source
+    if isinstance(job.spec.algorithm.value, Rounds):
+        # Weights go out when a round begins, not at every step.
+        assert isinstance(weights, OnDemand)
+        source = build_rounds(
+            job, prepared, exchange, trainer, weights, algorithm, previews, run_dir, context.stop
+        )
+    else:
+        source = build_source(job, prepared, state, exchange, trainer, critic, context.stop, frozen)
     return Run(
         run_dir=run_dir,
         max_steps=job.spec.max_steps,
         commit_every=job.spec.checkpoint.every_steps,
         critic_warmup_steps=getattr(job.spec.algorithm.value, "critic_warmup_steps", 0),
         algorithm=algorithm,
-        source=build_source(job, prepared, state, exchange, trainer, critic, context.stop),
+        source=source,
         trainer_client=trainer,
         critic_client=critic,
         trainer=Policy(trainer, algorithm.needs_old_logprobs),
@@ -141,7 +156,17 @@ async def _build(
         weights=weights,
         previews=previews,
         validation=build_validation(
-            job, prepared, exchange, trainer, critic, weights, report, previews, run_dir / "validation"
+            job,
+            prepared,
+            exchange,
+            trainer,
+            critic,
+            weights,
+            report,
+            previews,
+            run_dir / "validation",
+            algorithm,
+            frozen,
         ),
         commits=Commits(job.name, fence, store, members),
         history=history,

@@ -26,7 +26,7 @@ def beat(progress: Progress, exchange: Exchange, report: Report) -> dict[str, An
     return {
         "step": progress.step,
         "fence": progress.fence,
-        "weight_version": progress.step,
+        "weight_version": progress.version,
         "waiting_for": progress.waiting_for,
         "seconds_since_step": round(time.monotonic() - report.newest_at, 1),
         **exchange.outstanding(),

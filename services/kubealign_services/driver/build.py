@@ -3,24 +3,27 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.rewards import RewardPlacement
 from kubealign.spec.rollout import ReferencePlacement
-from kubealign.spec.rollout import Rollout as RolloutSpec
 from kubealign.spec.validation import ValidationSampling
-from kubealign_services.algorithms.contract import Algorithm, load_algorithm
+from kubealign_services.algorithms.contract import Algorithm
+from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.bus.contract import Bus
 from kubealign_services.data.prepared import Prepared
-from kubealign_services.driver.assembly import REFERENCE
+from kubealign_services.driver.assembly import REFERENCE, Sampled
 from kubealign_services.driver.exchange import Exchange
-from kubealign_services.driver.groups import GroupBuffer, GroupPlan
-from kubealign_services.driver.items import sampling_message
+from kubealign_services.driver.groups import GroupBuffer
+from kubealign_services.driver.informative import DynamicSampling
 from kubealign_services.driver.members import Colocated
+from kubealign_services.driver.plans import group_plan
 from kubealign_services.driver.previews import Previews
 from kubealign_services.driver.report import Report
-from kubealign_services.driver.source import GroupSource, RowSource, Source
+from kubealign_services.driver.row_batches import RowBatches
+from kubealign_services.driver.source import FrozenModels, GroupSource, RowSource, Source
 from kubealign_services.driver.state import JobState
 from kubealign_services.driver.supply import EpochSupply
 from kubealign_services.driver.training_client import CriticClient, TrainerClient
@@ -33,8 +36,7 @@ from kubealign_services.refit.broadcast import WeightsBroadcast
 
 def build_algorithm(job: AlignmentJob) -> Algorithm:
     """The algorithm that the spec names. Raises LookupError for one that is not installed."""
-    entry = job.spec.algorithm
-    return load_algorithm(entry.member)(entry.value)
+    return make_algorithm(job.spec.algorithm)
 
 
 async def build_weights(
@@ -75,6 +77,7 @@ def build_source(
     trainer: TrainerClient,
     critic: CriticClient | None,
     stop: asyncio.Event,
+    frozen: FrozenModels,
 ) -> Source:
     """Rows, or groups sampled from the policy, going on where the state stands."""
     algorithm = job.spec.algorithm.value
@@ -85,19 +88,26 @@ def build_source(
     )
     dropped = prepared.report.train.dropped
     if not algorithm.online:
-        return RowSource(supply, dropped, algorithm.rows_per_step, job.spec.data.member, stop)
+        batches = RowBatches(prepared.train, job.spec.data.member, algorithm.mismatched)
+        return RowSource(supply, dropped, algorithm.rows_per_step, batches, stop, frozen)
     rollout = job.spec.effective_rollout
     assert rollout is not None
     reference = job.spec.effective_reference
     on_bus = reference is not None and reference.placement is ReferencePlacement.OWN
     rewards = bus_rewards(job)
+    plan = replace(
+        group_plan(job, rollout, algorithm.prompts_per_step, algorithm.samples_per_prompt),
+        max_staleness=algorithm.max_staleness,
+        greedy_samples=int(algorithm.greedy_baseline),
+    )
     buffer = GroupBuffer(
         exchange,
         supply,
-        _plan(job, rollout, algorithm.prompts_per_step, algorithm.samples_per_prompt, None),
+        plan,
         "train",
         (*rewards, *((REFERENCE,) if on_bus else ())),
         failures=len(state.given_up),
+        dynamic=_dynamic(job),
     )
     return GroupSource(
         supply,
@@ -107,7 +117,7 @@ def build_source(
         rewards,
         on_bus,
         Colocated(trainer, critic, critic_rewards(job), reference is not None and not on_bus),
-        rollout.sampling.temperature or 1.0,
+        Sampled(rollout.sampling.temperature or 1.0, rollout.sampling.max_tokens, plan.greedy_samples),
     )
 
 
@@ -121,6 +131,8 @@ def build_validation(
     report: Report,
     previews: Previews,
     folder: Path,
+    chosen: Algorithm,
+    frozen: FrozenModels,
 ) -> Validation:
     """What the spec wants measured on held-out rows."""
     spec = job.spec.validation
@@ -128,13 +140,14 @@ def build_validation(
         return Validation(None, [], report)
     measurements: list[Measurement] = []
     algorithm = job.spec.algorithm.value
-    if not algorithm.online and spec.data.member == algorithm.data:
-        measurements.append(HeldOutLoss(trainer, prepared.validation, spec.data.member, spec.group_by))
-    sampling = spec.sampling or (ValidationSampling() if algorithm.online else None)
+    if not algorithm.samples and spec.data.member == algorithm.data:
+        batches = RowBatches(prepared.validation, spec.data.member, algorithm.mismatched)
+        measurements.append(HeldOutLoss(trainer, chosen, prepared.validation, batches, frozen, spec.group_by))
+    sampling = spec.sampling or (ValidationSampling() if algorithm.samples else None)
     if sampling is not None:
 
         def show(state: JobState, samples: Sequence[ValidationSample]) -> None:
-            report.samples(state.step, previews.of_validation(samples, state.step, state.version))
+            report.samples(state.step, previews.of_answers(samples, state.step, state.version))
 
         sampler = _sampler(job, sampling, prepared, exchange, critic, weights.ensure)
         names = {reward.name: f"val/reward/{reward.name}" for reward in job.spec.rewards}
@@ -157,7 +170,7 @@ def _sampler(
     return ValidationSampler(
         exchange,
         prepared.validation,
-        _plan(job, rollout, len(prepared.validation), sampling.samples_per_prompt, sampling.temperature),
+        group_plan(job, rollout, len(prepared.validation), sampling.samples_per_prompt, sampling.temperature),
         sources=(*rewards, *(score.name for score in sampling.scores)),
         critic=critic,
         critic_rewards=critic_rewards(job),
@@ -165,15 +178,9 @@ def _sampler(
     )
 
 
-def _plan(
-    job: AlignmentJob, rollout: RolloutSpec, prompts: int, samples: int, temperature: float | None
-) -> GroupPlan:
-    return GroupPlan(
-        job_seed=job.spec.seed,
-        prompts_per_step=prompts,
-        samples_per_prompt=samples,
-        sampling=sampling_message(rollout.sampling, temperature),
-        group_timeout=rollout.group_timeout_seconds,
-        group_retries=rollout.group_retries,
-        max_failed_groups=job.spec.lifecycle.max_failed_groups,
-    )
+def _dynamic(job: AlignmentJob) -> DynamicSampling | None:
+    algorithm = job.spec.algorithm.value
+    wanted = getattr(algorithm, "dynamic_sampling", None)
+    if wanted is None:
+        return None
+    return DynamicSampling(job.spec.rewards, wanted.max_refills * algorithm.prompts_per_step)

@@ -8,12 +8,14 @@ batch is taken. With max_staleness 0 every sample is made with the weights that 
 import asyncio
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kubealign.v1 import rollout_pb2
 from kubealign_services.driver.assembly import oldest_version
 from kubealign_services.driver.exchange import Exchange, new_group
 from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.informative import DynamicSampling
 from kubealign_services.driver.items import context_json, sample_seed
 from kubealign_services.driver.ledger import Failure, Group, Ledger
 from kubealign_services.driver.supply import Supply
@@ -33,10 +35,18 @@ class GroupPlan:
     group_retries: int
     max_failed_groups: int
     max_staleness: int = 0
+    #: Further samples of each prompt, of the likeliest tokens, after the others.
+    greedy_samples: int = 0
+
+    @property
+    def samples(self) -> int:
+        """Of each prompt, all told."""
+        return self.samples_per_prompt + self.greedy_samples
 
 
 class GroupBuffer:
-    """Publishes prompts, joins rollouts with scores, asks again for what failed, drops what is stale.
+    """Publishes prompts, joins rollouts with scores, asks again for what failed, drops what is stale and,
+    with dynamic sampling, what teaches nothing.
 
     `given_up` are the prompts whose retries ended; others have taken their place. `failures` counts them
     over the whole job.
@@ -50,7 +60,13 @@ class GroupBuffer:
         purpose: str,
         sources: tuple[str, ...],
         failures: int = 0,
+        dynamic: DynamicSampling | None = None,
+        given: Mapping[str, Sequence[Sequence[int]]] | None = None,
     ) -> None:
+        """given: prompt -> the tokens of responses to it that are not sampled, but told how likely they
+        are."""
+        self._given = given or {}
+        self._dynamic = dynamic or DynamicSampling((), 0)
         self._exchange = exchange
         self._supply = supply
         self._plan = plan
@@ -60,6 +76,12 @@ class GroupBuffer:
         self.given_up: list[str] = []
         self.failures = failures
         self.discarded = 0
+        self._capacity = (plan.max_staleness + 1) * plan.prompts_per_step
+
+    @property
+    def uninformative(self) -> int:
+        """Groups that were dropped for the step because they teach nothing."""
+        return self._dynamic.dropped
 
     @property
     def outstanding(self) -> list[str]:
@@ -86,10 +108,16 @@ class GroupBuffer:
     async def take(self, version: int) -> list[Group]:
         """The oldest whole groups, prompts_per_step of them, none older than max_staleness; fewer once the
         supply has ended, none when nothing is left. Raises JobFailed, Stopping."""
+        self._dynamic.next_step()
         while True:
             await self._refill(version)
-            wanted = min(self._plan.prompts_per_step, len(self._ledger.groups))
             fresh = [group for group in self._ledger.ready() if not await self._discard_stale(group, version)]
+            dull = [group for group in fresh if self._dynamic.drops(group)]
+            if dull:
+                for group in dull:
+                    self._ledger.close(group.group_id)
+                continue  # other prompts take their place
+            wanted = min(self._plan.prompts_per_step, len(self._ledger.groups))
             if len(fresh) >= wanted:
                 taken = fresh[:wanted]
                 for group in taken:
@@ -100,10 +128,9 @@ class GroupBuffer:
                 await self._failed(failure)
 
     async def _refill(self, version: int) -> None:
-        capacity = (self._plan.max_staleness + 1) * self._plan.prompts_per_step
         asked = []
-        while len(self._ledger.groups) < capacity and (group_id := self._supply.next()) is not None:
-            group = new_group(group_id, self._plan.samples_per_prompt, version, self._plan.group_timeout)
+        while len(self._ledger.groups) < self._capacity and (group_id := self._supply.next()) is not None:
+            group = new_group(group_id, self._plan.samples, version, self._plan.group_timeout)
             self._ledger.open(group)
             asked.append(group)
         await asyncio.gather(*(self._publish(group) for group in asked))
@@ -132,6 +159,10 @@ class GroupBuffer:
                 ],
                 min_version=group.min_version,
                 sampling=self._plan.sampling,
+                greedy_samples=self._plan.greedy_samples,
+                continuations=[
+                    rollout_pb2.Continuation(tokens=tokens) for tokens in self._given.get(group.group_id, ())
+                ],
                 columns=context_json(row.prompt_text, row.columns),
                 deadline=time.time() + self._plan.group_timeout,
                 purpose=self._purpose,

@@ -1,6 +1,7 @@
 """The loop: prompts out, rollouts and scores in, one TrainStep, new weights. Everything else is behind
 these names."""
 
+from kubealign_services.batch.companions import without_companions
 from kubealign_services.driver.run import Run
 from kubealign_services.driver.state import JobState
 
@@ -18,12 +19,13 @@ async def align(run: Run, state: JobState) -> JobState:
         with run.report.step(state.step + 1) as step:
             batch = await run.source.take(state, step)  # publishes prompts, joins rollouts with scores
             if batch is None:
-                state.finished = "the data ran out"
+                state.finished = state.finished or "the data ran out"
                 break
             await run.critic.values(batch, step)  # only where the algorithm has a critic
             await run.trainer.old_logprobs(batch, step)  # only where more than one update, or KL, needs them
             run.gate.check(batch, step)
             step.add(run.algorithm.advantages(batch, state.algorithm))
+            batch = without_companions(batch)  # what informed the advantages and is not learned
             run.previews.take(batch, step)  # a few samples, with what is known of their tokens
             await run.weights.settled(step)  # a refit that lost its quorum surfaces here
             state = await run.step_both(batch, run.source.after(state), step)

@@ -13,6 +13,7 @@ from kubealign_services.data.prepared import load_prepared
 from kubealign_services.driver.attempt import attempt
 from kubealign_services.driver.failures import JobFailed, Stopping
 from kubealign_services.driver.grace import Grace
+from kubealign_services.driver.making.attempt import make_data
 from kubealign_services.driver.payload import check_payload
 from kubealign_services.driver.progress import DriverServicer, Progress
 from kubealign_services.driver.report import Sink
@@ -57,13 +58,15 @@ class Telemetry:
 async def serve(context: Context) -> None:
     """Drive the job to its end, starting over from its last commit whenever a role is lost."""
     settings, spec = context.settings, context.job.spec
-    progress = Progress(spec.max_steps, context.read_model)
+    progress = Progress(spec.max_steps, context.read_model, trains=spec.algorithm.value.trains)
     grace = Grace(context.stop, spec.lifecycle.grace_period_seconds)
     try:
         async with AsyncExitStack() as stack:
-            trainer = await stack.enter_async_context(
-                Peer("trainer", settings.peers["trainer"], settings.tls, trainer_pb2_grpc.TrainerStub)
-            )
+            trainer = None
+            if "trainer" in settings.peers:
+                trainer = await stack.enter_async_context(
+                    Peer("trainer", settings.peers["trainer"], settings.tls, trainer_pb2_grpc.TrainerStub)
+                )
             critic = None
             if "critic" in settings.peers:
                 critic = await stack.enter_async_context(
@@ -81,9 +84,10 @@ async def serve(context: Context) -> None:
 
 
 async def until_ended(
-    context: Context, bus: Bus, trainer: Peer, critic: Peer | None, progress: Progress, grace: Grace
+    context: Context, bus: Bus, trainer: Peer | None, critic: Peer | None, progress: Progress, grace: Grace
 ) -> None:
-    """Attempt after attempt, each under a fence of its own. Raises Stopping, JobFailed."""
+    """Attempt after attempt, each under a fence of its own; `trainer` is None in a job that makes data.
+    Raises Stopping, JobFailed."""
     async with tracked(context) as trackers:
         telemetry = Telemetry(context, progress)
         samples = SampleFile(context.settings.run_dir / "samples.jsonl")
@@ -93,7 +97,7 @@ async def until_ended(
 async def _attempts(
     context: Context,
     bus: Bus,
-    trainer: Peer,
+    trainer: Peer | None,
     critic: Peer | None,
     progress: Progress,
     grace: Grace,
@@ -112,7 +116,10 @@ async def _attempts(
             for peer in (trainer, critic):
                 if peer is not None:
                     await unless(peer.ready(_READY_SECONDS), grace.told())
-            await attempt(context, prepared, bus, trainer, critic, fence, sinks, progress, grace)
+            if trainer is None:
+                await make_data(context, prepared, bus, fence, sinks, progress, grace)
+            else:
+                await attempt(context, prepared, bus, trainer, critic, fence, sinks, progress, grace)
             return
         except LOST as error:
             if context.stop.is_set():

@@ -1,14 +1,17 @@
 """The gap between what the rollout engine and the trainer say of the same tokens: silently wrong numbers
 show here first."""
 
+from kubealign_services.algorithms.mismatch import comparable
 from kubealign_services.batch.packed import Batch
 from kubealign_services.driver.failures import JobFailed
 
 
 def mismatch(batch: Batch) -> dict[str, float]:
-    """Mean and largest absolute difference of engine_logprobs and old_logprobs over response tokens, in
-    nats."""
-    mask = batch.token("loss_mask").bool()
+    """Mean and largest absolute difference of engine_logprobs and old_logprobs, in nats, over the response
+    tokens that were made with the weights that train on them; none where there is no such token."""
+    mask = comparable(batch)
+    if not bool(mask.any()):
+        return {}
     gap = (batch.token("engine_logprobs") - batch.token("old_logprobs"))[mask].abs()
     return {"rollout/logprob_gap_mean": float(gap.mean()), "rollout/logprob_gap_max": float(gap.max())}
 

@@ -2,9 +2,14 @@
 night."""
 
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.rollout import ReferencePlacement
 from kubealign_services.data.prepared import Report
 from kubealign_services.driver.failures import JobFailed
 
+# A token and its mask, as a reference is asked about a given row.
+_BYTES_A_GIVEN_TOKEN = 4 + 1
+# A token and its log-probability, as in Score.candidates.
+_BYTES_A_CANDIDATE = 4 + 4
 # tokens, loss mask, two log-probabilities and a weight version, as in Rollout.sequence; text in UTF-8.
 _BYTES_A_TOKEN = 4 + 1 + 4 + 4 + 4
 _TEXT_BYTES_A_TOKEN = 16
@@ -19,7 +24,12 @@ def longest_sequence(job: AlignmentJob, report: Report) -> int:
 
 
 def check_payload(job: AlignmentJob, report: Report, max_payload: int) -> None:
-    """Raises JobFailed when the longest rollout could not be sent. max_payload in bytes."""
+    """Raises JobFailed when the longest rollout, judgement or row that a reference is asked about, or what a
+    teacher says of the longest response, could not be sent. max_payload in bytes."""
+    _check_candidates(job, report, max_payload)
+    _check_rows(job, report, max_payload)
+    _check_judgements(job, report, max_payload)
+    _check_questions(job, report, max_payload)
     rollout = job.spec.effective_rollout
     if rollout is None:
         return
@@ -37,4 +47,67 @@ def check_payload(job: AlignmentJob, report: Report, max_payload: int) -> None:
             f"the longest rollout may take {size} bytes, the bus carries messages of at most "
             f"{max_payload}: lower rollout.sampling.maxTokens ({rollout.sampling.max_tokens}) or "
             "data.prompts.maxTokens, or drop long columns"
+        )
+
+
+def _check_judgements(job: AlignmentJob, report: Report, max_payload: int) -> None:
+    judge = getattr(job.spec.algorithm.value, "judged_by", None)
+    if judge is None:
+        return
+    # The question's text goes with each judgement.
+    question = len(judge.prompt) + longest_sequence(job, report)
+    size = (question + judge.max_tokens) * (_BYTES_A_TOKEN + _TEXT_BYTES_A_TOKEN) + _ENVELOPE_BYTES
+    if size > max_payload:
+        raise JobFailed(
+            f"the longest judgement may take {size} bytes, the bus carries messages of at most "
+            f"{max_payload}: lower judge.maxTokens ({judge.max_tokens}) or rollout.sampling.maxTokens "
+            f"({job.spec.rollout.sampling.max_tokens})"
+        )
+
+
+def _check_questions(job: AlignmentJob, report: Report, max_payload: int) -> None:
+    """Of a job whose policy is asked about its own responses."""
+    template = getattr(job.spec.algorithm.value, "longest_template", 0)
+    if not template:
+        return
+    response = job.spec.rollout.sampling.max_tokens
+    # Two responses stand in a question, and a third follows it.
+    tokens = template + longest_sequence(job, report) + 2 * response
+    size = tokens * _BYTES_A_TOKEN + response * _TEXT_BYTES_A_TOKEN + _ENVELOPE_BYTES
+    if size > max_payload:
+        raise JobFailed(
+            f"the longest question about a response may take {size} bytes, the bus carries messages of at "
+            f"most {max_payload}: lower rollout.sampling.maxTokens ({response}) or data.prompts.maxTokens"
+        )
+
+
+def _check_candidates(job: AlignmentJob, report: Report, max_payload: int) -> None:
+    if job.spec.teacher is None:
+        return
+    algorithm = job.spec.algorithm
+    longest = max(part.longest_response for part in (report.train, report.validation) if part is not None)
+    size = longest * algorithm.value.candidates * _BYTES_A_CANDIDATE + _ENVELOPE_BYTES
+    if size > max_payload:
+        raise JobFailed(
+            f"what the teacher says of the longest response ({longest} tokens) may take {size} bytes, "
+            f"the bus carries messages of at most {max_payload}: lower "
+            f"algorithm.{algorithm.member}.candidates ({algorithm.value.candidates}) or "
+            f"data.{job.spec.data.member}.maxTokens"
+        )
+
+
+def _check_rows(job: AlignmentJob, report: Report, max_payload: int) -> None:
+    reference = job.spec.effective_reference
+    sampled = job.spec.algorithm.value.samples
+    if sampled or reference is None or reference.placement is not ReferencePlacement.OWN:
+        return
+    parts = [part for part in (report.train, report.validation) if part is not None]
+    # A prompt may come with another row's response.
+    longest = max(part.longest_prompt + part.longest_response for part in parts)
+    size = longest * _BYTES_A_GIVEN_TOKEN + _ENVELOPE_BYTES
+    if size > max_payload:
+        raise JobFailed(
+            f"the longest row ({longest} tokens) may take {size} bytes, the bus carries messages of at most "
+            f"{max_payload}: lower data.{job.spec.data.member}.maxTokens, or set reference.placement to "
+            "WithTrainer"
         )

@@ -9,7 +9,7 @@ from kubealign.process import ProcessSettings
 from kubealign_services.checkpoints.durable import replace
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
-from kubealign_services.driver.build import build_algorithm
+from kubealign_services.driver.plugins import check_plugins
 from kubealign_services.process.context import Context
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.process.run import run
@@ -21,7 +21,7 @@ async def serve(context: Context) -> None:
     """Resolve the models, make what is made from a config, check and tokenise the data."""
     make_run_folder(context.settings)
     try:
-        build_algorithm(context.job)
+        check_plugins(context.job)
         await context.compute(prepare, context.job, context.settings.run_dir, context.settings.results)
     except (DataError, LookupError) as error:
         raise PermanentFailure(str(error)) from error

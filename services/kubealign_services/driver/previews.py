@@ -24,11 +24,13 @@ class Previews:
         self._seed = seed
 
     def take(self, batch: Batch, step: StepFigures) -> None:
-        """Note the step's samples, from a batch that has its advantages. A step of rows has none."""
+        """Note the step's samples, from a batch that has its advantages, where it has any, and its rewards. A
+        step of rows has none."""
         if not step.answers:
             return
-        rewards = batch.sequence("rewards")
-        for place in chosen(rewards.tolist(), self._seed, step.step):
+        rewarded = "rewards" in batch.sequence_columns
+        rewards = batch.sequence("rewards").tolist() if rewarded else [0.0] * len(batch)
+        for place in chosen(rewards, self._seed, step.step):
             answer = step.answers[batch.sample_ids[place]]
             sequence = batch.select([place])
             mask = sequence.token("loss_mask").bool()
@@ -36,7 +38,7 @@ class Previews:
                 {
                     "prompt": shown_text(answer.prompt),
                     "response": shown_text(answer.response),
-                    "reward": float(rewards[place]),
+                    "reward": rewards[place] if rewarded else None,
                     "rewards": {
                         name.removeprefix("reward."): float(column[0])
                         for name, column in sequence.sequence_columns.items()
@@ -50,10 +52,10 @@ class Previews:
                 }
             )
 
-    def of_validation(
-        self, samples: Sequence[ValidationSample], step: int, version: int
+    def of_answers(
+        self, samples: Sequence[ValidationSample], step: int, version: int, purpose: str = "validation"
     ) -> list[dict[str, Any]]:
-        """Of the answers to held-out prompts; best and worst by the mean of their scores."""
+        """Of answers to many prompts; best and worst by the mean of their scores."""
         means = [sum(sample.scores.values()) / max(1, len(sample.scores)) for sample in samples]
         return [
             {
@@ -65,7 +67,7 @@ class Previews:
                 "weight_version": version,
                 "truncated": sample.truncated,
                 "group_id": sample.group_id,
-                "purpose": "validation",
+                "purpose": purpose,
                 **self._tokens(sample.tokens, sample.response, {"logprobs": sample.logprobs}),
             }
             for sample in (samples[place] for place in chosen(means, self._seed, step))

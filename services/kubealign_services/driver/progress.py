@@ -15,13 +15,20 @@ class Progress:
     """The newest of fence, step and wait. Texts are made, and told to the read model, once a second at
     most."""
 
-    def __init__(self, max_steps: int, read_model: ReadModel) -> None:
+    def __init__(self, max_steps: int, read_model: ReadModel, trains: bool = True) -> None:
+        """trains: whether each step makes a version of the weights."""
         self.fence = 0
         self.step = 0
         self.waiting_for = ""
         self.max_steps = max_steps
         self._read_model = read_model
+        self._trains = trains
         self._told = 0.0
+
+    @property
+    def version(self) -> int:
+        """Of the newest weights."""
+        return self.step if self._trains else 0
 
     def begin(self, fence: int) -> None:
         self.fence = fence
@@ -33,7 +40,12 @@ class Progress:
         """A step is done: nothing is waited for."""
         self.step, self.waiting_for = step, ""
         self._read_model.status(
-            phase="Running", step=step, fence=self.fence, weight_version=step, waiting_for=""
+            phase="Running",
+            step=step,
+            max_steps=self.max_steps,
+            fence=self.fence,
+            weight_version=self.version,
+            waiting_for="",
         )
 
     def waits(self, text: Callable[[], str]) -> None:

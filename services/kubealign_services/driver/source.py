@@ -9,13 +9,15 @@ from typing import Protocol
 import torch
 
 from kubealign.spec.rewards import Reward
+from kubealign_services.batch.companions import learned
 from kubealign_services.batch.packed import Batch
-from kubealign_services.data.collate import collate
-from kubealign_services.driver.assembly import assemble, sample_id, staleness
+from kubealign_services.driver.assembly import Sampled, assemble, sample_id, staleness
 from kubealign_services.driver.failures import Stopping
 from kubealign_services.driver.groups import GroupBuffer
 from kubealign_services.driver.ledger import Group
 from kubealign_services.driver.report import Answer, StepFigures
+from kubealign_services.driver.row_batches import RowBatches
+from kubealign_services.driver.score_figures import score_figures
 from kubealign_services.driver.state import JobState
 from kubealign_services.driver.supply import EpochSupply
 from kubealign_services.scoring.combination import combine
@@ -31,17 +33,38 @@ class Source(Protocol):
         """The state that follows once the batch just taken is trained on."""
 
 
+class FrozenModels(Protocol):
+    """What frozen models say of given rows: a reference's log-probabilities, a teacher's candidates."""
+
+    async def read(self, batch: Batch, step: StepFigures) -> None:
+        """Add their columns. The batch's sample ids are the rows' names. Raises JobFailed, Stopping."""
+
+
+class NoFrozenModels:
+    """An algorithm that learns from the rows alone."""
+
+    async def read(self, batch: Batch, step: StepFigures) -> None:
+        return None
+
+
 class RowSource:
     """Rows of the data set, in the order of the epochs."""
 
     def __init__(
-        self, supply: EpochSupply, dropped: int, rows_per_step: int, kind: str, stop: asyncio.Event
+        self,
+        supply: EpochSupply,
+        dropped: int,
+        rows_per_step: int,
+        batches: RowBatches,
+        stop: asyncio.Event,
+        frozen: FrozenModels,
     ) -> None:
+        self._frozen = frozen
         self._supply = supply
         self._dropped = dropped
         self._stop = stop
         self._rows_per_step = rows_per_step
-        self._kind = kind
+        self._batches = batches
         self._taken: list[str] = []
 
     async def take(self, state: JobState, step: StepFigures) -> Batch | None:
@@ -53,7 +76,8 @@ class RowSource:
         self._taken = names
         if not names:
             return None
-        batch = collate([self._supply.row(name) for name in names], names, self._kind)
+        batch = self._batches.of(names)
+        await self._frozen.read(batch, step)
         step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
         step.add(data_figures(self._supply, self._dropped))
         return batch
@@ -84,7 +108,7 @@ class GroupSource:
         bus_rewards: Sequence[str],
         bus_reference: bool,
         colocated: ColocatedScorers,
-        temperature: float,
+        sampled: Sampled,
     ) -> None:
         self._supply = supply
         self._dropped = dropped
@@ -93,7 +117,7 @@ class GroupSource:
         self._bus_rewards = bus_rewards
         self._bus_reference = bus_reference
         self._colocated = colocated
-        self._temperature = temperature
+        self._sampled = sampled
         self._taken: list[str] = []
 
     async def take(self, state: JobState, step: StepFigures) -> Batch | None:
@@ -104,8 +128,16 @@ class GroupSource:
         self._taken = [group.group_id for group in groups]
         generated = max(asked, *(group.generated_at or asked for group in groups))
         step.add({"seconds/generate": generated - asked, "seconds/score": time.monotonic() - generated})
-        batch = assemble(groups, self._bus_rewards, self._temperature, self._bus_reference)
+        batch = assemble(groups, self._bus_rewards, self._sampled, state.version, self._bus_reference)
         await self._colocated.score(batch, step)
+        step.add(
+            score_figures(
+                group.score(sample, name)
+                for group in groups
+                for sample in group.rollouts
+                for name in self._bus_rewards
+            )
+        )
         step.add(combine(batch, self._rewards, state.step + 1, state.rewards))
         step.add(response_figures(batch, state.version))
         step.add(data_figures(self._supply, self._dropped))
@@ -115,6 +147,7 @@ class GroupSource:
                 "rollout/groups_in_flight": self._buffer.in_flight,
                 "rollout/groups_waiting": self._buffer.waiting,
                 "data/discarded_groups": self._buffer.discarded,
+                "data/uninformative_groups": self._buffer.uninformative,
                 "data/given_up_prompts": len(state.given_up) + len(self._buffer.given_up),
             }
         )
@@ -145,10 +178,16 @@ def data_figures(supply: EpochSupply, dropped: int) -> dict[str, float]:
 
 
 def response_figures(batch: Batch, version: int) -> dict[str, float]:
-    """Lengths, truncation, staleness and the weights of a batch of samples."""
+    """Lengths, truncation, staleness and the weights of a batch of samples, companions left out."""
+    batch = learned(batch)
     lengths = torch.zeros(len(batch)).index_add(0, batch.sequence_of_token, batch.token("loss_mask").float())
     age = staleness(batch, version)
-    return {
+    turns = {
+        f"rollout/{name}": float(batch.sequence(name).float().mean())
+        for name in ("turns", "tool_errors")
+        if name in batch.sequence_columns
+    }
+    return turns | {
         "batch/tokens": len(batch.tokens),
         "batch/sequences": len(batch),
         "response/length": float(lengths.mean()),

@@ -3,6 +3,7 @@
 from pydantic import BaseModel, ConfigDict
 
 from kubealign_services.data.order import Cursor
+from kubealign_services.driver.rounds.place import RoundPlace
 
 
 class JobState(BaseModel):
@@ -27,6 +28,8 @@ class JobState(BaseModel):
     rewards: dict[str, dict[str, float]] = {}
     #: Prompts given up after their retries, since the start of the job.
     given_up: list[str] = []
+    #: Of a method in rounds.
+    round: RoundPlace = RoundPlace()
     #: The last measurement under val/, and the step it was made at.
     validation: dict[str, float] = {}
     validated_step: int | None = None

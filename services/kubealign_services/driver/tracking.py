@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from kubealign_services.driver.failures import Stopping
+from kubealign_services.plugins import PluginError
 from kubealign_services.process.context import Context
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.trackers.background import BackgroundTracker
@@ -22,10 +23,10 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def tracked(context: Context) -> AsyncIterator[list[BackgroundTracker]]:
-    """Raises PermanentFailure where a tracker's library is missing."""
+    """Raises PermanentFailure where a tracker's library or plugin is missing."""
     try:
         trackers = opened(context.job, context.settings.run_dir)
-    except NotInstalled as error:
+    except (NotInstalled, PluginError) as error:
         raise PermanentFailure(str(error)) from error
     ending = Ending.FAILED
     try:

@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Protocol
 
 from kubealign.spec.validation import Validation as ValidationSpec
-from kubealign_services.data.collate import collate
+from kubealign_services.algorithms.contract import Algorithm
+from kubealign_services.batch.companions import without_companions
 from kubealign_services.data.prepared import Rows
 from kubealign_services.driver.failures import JobFailed
-from kubealign_services.driver.report import Report
+from kubealign_services.driver.members import Policy
+from kubealign_services.driver.report import Report, StepFigures
+from kubealign_services.driver.row_batches import RowBatches
+from kubealign_services.driver.source import FrozenModels
 from kubealign_services.driver.state import JobState
 from kubealign_services.driver.training_client import TrainerClient
 from kubealign_services.driver.validation_figures import ValidationSample, figures
@@ -21,12 +25,24 @@ class Measurement(Protocol):
 
 
 class HeldOutLoss:
-    """The trainer's own objective on the held-out rows, whole and for each value of `group_by`."""
+    """The trainer's own objective on the held-out rows, whole and for each value of `group_by`. The rows get
+    what a step's do: what frozen models say of them, the policy's log-probabilities, advantages."""
 
-    def __init__(self, trainer: TrainerClient, rows: Rows, kind: str, group_by: str | None) -> None:
+    def __init__(
+        self,
+        trainer: TrainerClient,
+        algorithm: Algorithm,
+        rows: Rows,
+        batches: RowBatches,
+        frozen: FrozenModels,
+        group_by: str | None,
+    ) -> None:
         self._trainer = trainer
+        self._policy = Policy(trainer, algorithm.needs_old_logprobs)
+        self._algorithm = algorithm
         self._rows = rows
-        self._kind = kind
+        self._batches = batches
+        self._frozen = frozen
         self._group_by = group_by
 
     async def __call__(self, state: JobState) -> dict[str, float]:
@@ -39,10 +55,13 @@ class HeldOutLoss:
         return measured
 
     async def _mean(self, indices: list[int], suffix: str) -> dict[str, float]:
-        names = [f"val/{index}" for index in indices]
-        batch = collate([self._rows[index] for index in indices], names, self._kind)
-        metrics = await self._trainer.evaluate(batch)
-        return {f"val/{name.rpartition('/')[2]}{suffix}": value for name, value in metrics.items()}
+        batch = self._batches.of([f"val/{index}" for index in indices])
+        beside = StepFigures(0)  # a measurement has no phases of its own
+        await self._frozen.read(batch, beside)
+        await self._policy.old_logprobs(batch, beside)
+        metrics = self._algorithm.advantages(batch, {})
+        metrics |= await self._trainer.evaluate(without_companions(batch))
+        return {f"val/{name.partition('/')[2] or name}{suffix}": value for name, value in metrics.items()}
 
 
 class SampledAnswers:

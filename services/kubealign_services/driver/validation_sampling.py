@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from kubealign_services.data.prepared import Rows
-from kubealign_services.driver.assembly import assemble
+from kubealign_services.driver.assembly import Sampled, assemble
 from kubealign_services.driver.exchange import Exchange
 from kubealign_services.driver.groups import GroupBuffer, GroupPlan
 from kubealign_services.driver.state import JobState
@@ -50,7 +50,9 @@ class ValidationSampler:
         samples = samples_of(groups, self._sources)
         if self._critic is None or not self._critic_rewards or not groups:
             return samples
-        batch = assemble(groups, (), self._plan.sampling.temperature or 1.0, reference=False)
+        sampling = self._plan.sampling
+        sampled = Sampled(sampling.temperature or 1.0, sampling.max_tokens)
+        batch = assemble(groups, (), sampled, state.version, reference=False)
         scores = await self._critic.scores(batch, self._critic_rewards)
         return [
             replace(

@@ -84,7 +84,7 @@ class EveryStep:
 
 
 class OnDemand:
-    """Rollout workers that serve validation alone: a version goes out when it is to be sampled from."""
+    """Rollout workers that sample now and then: a version goes out when it is to be sampled from."""
 
     def __init__(self, broadcast: WeightsBroadcast) -> None:
         self._broadcast = broadcast
@@ -103,6 +103,11 @@ class OnDemand:
         if self._published != version:
             await self._broadcast.publish(version)
             self._published = version
+
+    async def digest(self, version: int) -> str:
+        """As `ensure`; the digest of the weights."""
+        await self.ensure(version)
+        return self._broadcast.digest
 
     async def proven(self, version: int) -> None:
         return None

@@ -95,6 +95,10 @@ class RolloutEngine(Protocol):
         nothing runs. Raises ValueError for a name or a shape that the model does not have, or one that is
         missing; the engine must then be refitted before it generates again."""
 
+    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+        """Merge a low-rank adapter, named as in `adapters.low_rank`, into the weights of the last `refit`, in
+        the place of any adapter before it; else as `refit`."""
+
     def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         """Log-probabilities (temperature 1) of each token after the first, by a forward pass through the
         engine's own path."""

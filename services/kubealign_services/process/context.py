@@ -109,9 +109,16 @@ def bounds_of(job: AlignmentJob) -> dict[str, Bounds]:
     algorithm = spec.algorithm.value
     rollout = spec.effective_rollout
     response = rollout.sampling.max_tokens if rollout is not None else 0
+    groups = getattr(algorithm, "prompts_per_step", getattr(algorithm, "rows_per_step", 1))
+    samples = getattr(algorithm, "samples_per_prompt", 1)
+    asked = getattr(algorithm, "longest_template", 0)
+    if asked:
+        # A question about each sample, with two answers to it; two more responses stand in it.
+        groups, samples, response = groups * samples, 2, 3 * response + asked
     return bounds_for(
-        groups=getattr(algorithm, "prompts_per_step", 1),
-        samples_per_group=getattr(algorithm, "samples_per_prompt", 1),
+        groups=groups,
+        samples_per_group=samples,
         sources=len(spec.rewards) + len(spec.scores) + 1,
         longest_sequence=(spec.data.value.max_tokens or _LONGEST_PROMPT) + response,
+        score_bytes_a_token=8 * algorithm.candidates if spec.teacher is not None else 0,
     )

@@ -5,10 +5,9 @@ import sys
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.process.context import Context
 from kubealign_services.process.run import run
-from kubealign_services.process.until_stopped import until_stopped
 from kubealign_services.reference.core import SOURCE, ReferenceScorer
 from kubealign_services.reference.servicer import ReferenceServicer
-from kubealign_services.scoring.worker import ScoreWorker
+from kubealign_services.scoring.serving import serve_scorer
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.frozen import FrozenModel
 
@@ -21,13 +20,10 @@ async def serve(context: Context) -> None:
     model = await context.compute(
         FrozenModel.load, folder, Head.LANGUAGE_MODEL, backend.precision, backend.microbatch_tokens
     )
-    rollout = spec.effective_rollout
-    temperature = (rollout.sampling.temperature if rollout else 1.0) or 1.0
+    # Given rows were not sampled, whatever validation samples with.
+    temperature = spec.rollout.sampling.temperature if spec.algorithm.value.online else 1.0
     scorer = ReferenceScorer(context.settings.name, context, model, temperature)
-    async with context.bus() as bus, context.serve([ReferenceServicer(context, scorer)]):
-        worker = ScoreWorker(bus, SOURCE, frozenset({"train"}), scorer)
-        context.heartbeat.describe(worker.said)
-        await until_stopped(context.stop, worker.run())
+    await serve_scorer(context, SOURCE, frozenset({"train"}), scorer, ReferenceServicer(context, scorer))
 
 
 def main(argv: list[str]) -> int:

@@ -111,6 +111,11 @@ class WeightsBroadcast:
         self._leaving = False
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def digest(self) -> str:
+        """Of the newest weights that were announced; empty before any were."""
+        return "" if self._announcement is None else self._announcement.weights.digest
+
     async def publish(self, version: int) -> RefitReport:
         """Announce a version and wait for its quorum; one full retry.
 

@@ -51,10 +51,16 @@ class WeightsPublisher:
         self._next = 0
 
     def publish(
-        self, *, fence: int, version: int, tensors: Iterable[tuple[str, Tensor]], canary: refit_pb2.Canary
+        self,
+        *,
+        fence: int,
+        version: int,
+        tensors: Iterable[tuple[str, Tensor]],
+        canary: refit_pb2.Canary,
+        adapter: refit_pb2.AdapterEncoding | None = None,
     ) -> refit_pb2.WeightsAnnouncement:
         """Copy the weights, which may change as soon as this returns; served until the next publication but
-        one.
+        one. adapter: the tensors are an adapter's; None: they are all weights.
 
         Raises PublishFailed when there is no room; ValueError for weights that cannot be broadcast.
         """
@@ -73,6 +79,7 @@ class WeightsPublisher:
             size_bytes=entries[-1].offset_bytes + entries[-1].size_bytes,
             sources=self._sources(slot.file),
             canary=canary,
+            adapter=adapter,
         )
         slot.file.seal(weights)
         slot.announcement = announcement

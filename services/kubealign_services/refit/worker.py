@@ -39,6 +39,10 @@ class RefitTarget(Protocol):
         fit.
         """
 
+    async def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+        """Merge an adapter into the weights of the last `refit`, in the place of any before it. Raises
+        ValueError as `refit` does."""
+
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         """Log-probability of each token after the first, at temperature 1."""
 
@@ -157,7 +161,11 @@ class RefitWorker:
                 transfer.confirm()
                 self.current = None
                 self._phase = "the weights to be copied"
-                await self._target.refit(transfer.tensors, announcement.weights.version)
+                version = announcement.weights.version
+                if announcement.HasField("adapter"):
+                    await self._target.adapt(transfer.tensors, announcement.adapter.scale, version)
+                else:
+                    await self._target.refit(transfer.tensors, version)
                 transfer.confirm()
                 self._phase = "the canary's log-probabilities"
                 logprobs = await self._target.sequence_logprobs(list(canary.tokens))

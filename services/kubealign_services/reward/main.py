@@ -5,17 +5,19 @@ from contextlib import AsyncExitStack
 
 from kubealign.spec.rewards import Reward
 from kubealign_services.data.errors import DataError
+from kubealign_services.data.model_roles import reward_roles
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.process.context import Context
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.process.run import run
-from kubealign_services.process.until_stopped import until_stopped
 from kubealign_services.reward.function import FunctionScorer
 from kubealign_services.reward.model import ModelScorer
 from kubealign_services.reward.servicer import RewardServicer
+from kubealign_services.scoring.attributes import UnknownAttribute
 from kubealign_services.scoring.functions import FunctionReward, RewardError
-from kubealign_services.scoring.models import load_reward_model
-from kubealign_services.scoring.worker import Scorer, ScoreWorker
+from kubealign_services.scoring.models import Ensemble, SequenceScorer, load_reward_model
+from kubealign_services.scoring.serving import serve_scorer
+from kubealign_services.scoring.worker import Scorer
 
 _MICROBATCH_TOKENS = 8192
 
@@ -26,13 +28,9 @@ async def serve(context: Context) -> None:
     async with AsyncExitStack() as stack:
         try:
             scorer, purposes = await _scorer(context, str(name), stack)
-        except (RewardError, DataError) as error:
+        except (RewardError, DataError, UnknownAttribute) as error:
             raise PermanentFailure(str(error)) from error
-        bus = await stack.enter_async_context(context.bus())
-        worker = ScoreWorker(bus, f"reward-{name}", purposes, scorer)
-        context.heartbeat.describe(worker.said)
-        await stack.enter_async_context(context.serve([RewardServicer(scorer)]))
-        await until_stopped(context.stop, worker.run())
+        await serve_scorer(context, f"reward-{name}", purposes, scorer, RewardServicer(scorer))
 
 
 async def _scorer(context: Context, name: str, stack: AsyncExitStack) -> tuple[Scorer, frozenset[str]]:
@@ -50,14 +48,23 @@ async def _scorer(context: Context, name: str, stack: AsyncExitStack) -> tuple[S
 
 
 async def _reward_scorer(context: Context, reward: Reward, stack: AsyncExitStack) -> Scorer:
-    if reward.function is not None:
-        function = FunctionReward(reward.function, reward.timeout_seconds, reward.name)
+    called = reward.function or reward.plugin
+    if called is not None:
+        function = FunctionReward(called, reward.timeout_seconds, reward.name)
         await stack.enter_async_context(function)
         return FunctionScorer(reward.name, context.settings.name, function)
-    folder = load_prepared(context.settings.run_dir).model(f"reward-{reward.name}")
-    precision = context.job.spec.trainer.backend.value.precision
-    model = await context.compute(load_reward_model, folder, precision, _MICROBATCH_TOKENS)
+    model = await context.compute(_model, context, reward)
     return ModelScorer(reward.name, context.settings.name, context, model)
+
+
+def _model(context: Context, reward: Reward) -> SequenceScorer:
+    prepared = load_prepared(context.settings.run_dir)
+    precision = context.job.spec.trainer.backend.value.precision
+    models = [
+        load_reward_model(prepared.model(role), precision, _MICROBATCH_TOKENS, weights=reward.attributes)
+        for role in reward_roles(reward)
+    ]
+    return models[0] if reward.ensemble is None else Ensemble(models, reward.ensemble.aggregate)
 
 
 def main(argv: list[str]) -> int:

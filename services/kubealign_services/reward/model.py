@@ -1,4 +1,4 @@
-"""A reward model as a scorer of rollouts."""
+"""Reward models as a scorer of rollouts."""
 
 import time
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.batch.packed import concatenate
 from kubealign_services.process.context import Context
-from kubealign_services.scoring.models import ModelReward, NonFiniteScore
+from kubealign_services.scoring.models import NonFiniteScore, SequenceScorer
 from kubealign_services.scoring.worker import score_for
 
 
 class ModelScorer:
     """One packed forward pass for many rollouts, off the event loop."""
 
-    def __init__(self, name: str, worker: str, context: Context, model: ModelReward) -> None:
+    def __init__(self, name: str, worker: str, context: Context, model: SequenceScorer) -> None:
         self._name = name
         self._worker = worker
         self._context = context
@@ -26,12 +26,17 @@ class ModelScorer:
         batch = concatenate([decode(rollout.sequence) for rollout in rollouts])
         scores = [score_for(rollout, self._name, self._worker) for rollout in rollouts]
         try:
-            rewards = (await self._context.compute(self._model.score, batch)).tolist()
+            scored = await self._context.compute(self._model.read, batch)
         except NonFiniteScore as error:
             for score in scores:
                 score.error, score.permanent = f"reward {self._name}: {error}", True
             return scores
-        for score, reward in zip(scores, rewards, strict=True):
-            score.reward = reward
+        for index, score in enumerate(scores):
+            score.reward = float(scored.rewards[index])
+            score.attributes.update(
+                {name: float(values[index]) for name, values in scored.attributes.items()}
+            )
+            if scored.disagreement is not None:
+                score.disagreement = float(scored.disagreement[index])
             score.seconds = (time.monotonic() - begun) / len(rollouts)
         return scores

@@ -2,7 +2,7 @@
 it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -67,7 +67,7 @@ class Generator:
                 if not self._incoming and not self._aborted:
                     self._work.clear()
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[GeneratedSample]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
         """The group's samples, each as soon as it is finished. Raises RequestRefused. Leaving early frees
         what it held."""
         queue: asyncio.Queue[GeneratedSample | RequestRefused] = asyncio.Queue()
@@ -111,10 +111,36 @@ class Generator:
         fit."""
         await self._compute(self._engine.refit, tensors, version)
 
+    async def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+        """Take an adapter to the weights of the last `refit`. Call it within `drained`. Raises ValueError for
+        names or shapes that do not fit."""
+        await self._compute(self._engine.adapt, tensors, scale, version)
+
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         """Log-probability of each token after the first, at temperature 1. Call it within `drained`."""
         logprobs: list[float] = await self._compute(self._engine.sequence_logprobs, tokens)
         return logprobs
+
+    async def continuation_logprobs(
+        self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
+    ) -> tuple[list[list[float]], int]:
+        """Log-probability of each continuation's tokens after the prompt, at temperature 1, and the version
+        of the weights. Beside what runs, but not while `drained` is held. Raises RequestRefused."""
+        await self._open.wait()
+        found: tuple[list[list[float]], int] = await self._compute(self._score, prompt, continuations)
+        return found
+
+    def _score(
+        self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
+    ) -> tuple[list[list[float]], int]:
+        try:
+            logprobs = [
+                self._engine.sequence_logprobs([*prompt, *tokens])[len(prompt) - 1 :]
+                for tokens in continuations
+            ]
+        except ValueError as error:
+            raise RequestRefused(str(error)) from error
+        return logprobs, self._engine.version
 
     def _advance(
         self, incoming: list[GenerationRequest], aborted: list[str]

@@ -1,9 +1,13 @@
 """A rollout worker: `python -m kubealign_services.rollout.main SETTINGS.json`."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
+from kubealign.spec.rollout import Rollout
+from kubealign_services.bus.contract import Bus
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.generation.contract import EngineLoad
 from kubealign_services.generation.torch_engine.engine import TorchEngine
@@ -14,9 +18,14 @@ from kubealign_services.process.until_stopped import until_stopped
 from kubealign_services.refit.receiver import WeightsReceiver
 from kubealign_services.refit.stream import PeerStreams
 from kubealign_services.refit.worker import RefitWorker
+from kubealign_services.rollout.fixed_weights import FixedWeights, load_weights
 from kubealign_services.rollout.generator import Generator
 from kubealign_services.rollout.servicer import RolloutServicer
+from kubealign_services.rollout.weights import WorkerWeights
 from kubealign_services.rollout.worker import RolloutWorker
+from kubealign_services.rollout.workflow.contract import WorkflowFailed
+from kubealign_services.rollout.workflow.opened import opened_samples
+from kubealign_services.scoring.errors import RewardMissing
 from kubealign_services.telemetry.metrics import Metrics
 from kubealign_services.telemetry.pace import Rate
 
@@ -31,14 +40,41 @@ async def serve(context: Context) -> None:
     engine = await context.compute(TorchEngine.create, prepared.model("policy"), rollout.engine.value)
     generator = Generator(engine, context.compute, token_counter(context.metrics))
     timeout = rollout.refit.timeout_seconds
-    async with context.bus() as bus, PeerStreams(settings.tls) as streams:
-        receiver = WeightsReceiver(settings.shared_memory, streams, timeout)
-        refit = RefitWorker(settings.name, bus, receiver, generator, timeout)
-        worker = RolloutWorker(settings.name, bus, generator, refit, rollout.engine.value.max_sequences)
-        tokens = Rate()
-        context.heartbeat.describe(lambda: _described(generator, refit, tokens))
-        async with context.serve([RolloutServicer(settings.name, generator, refit)]):
-            await until_stopped(context.stop, generator.run(), refit.run(), worker.run())
+    async with context.bus() as bus:
+        if context.job.spec.algorithm.value.trains:
+            if context.job.spec.trainer.lora is not None:
+                # What the adapters that come are adapters to.
+                await context.compute(load_weights, engine, prepared.model("policy"))
+            async with PeerStreams(settings.tls) as streams:
+                receiver = WeightsReceiver(settings.shared_memory, streams, timeout)
+                refit = RefitWorker(settings.name, bus, receiver, generator, timeout)
+                await _work(context, bus, generator, rollout, prepared.tokenizer, refit, refit.run())
+        else:
+            await context.compute(load_weights, engine, prepared.model("policy"))
+            await _work(context, bus, generator, rollout, prepared.tokenizer, FixedWeights())
+
+
+async def _work(
+    context: Context,
+    bus: Bus,
+    generator: Generator,
+    rollout: Rollout,
+    tokenizer: PreTrainedTokenizerBase,
+    weights: WorkerWeights,
+    *others: Coroutine[Any, Any, None],
+) -> None:
+    """Serve and pull work until stopped; `others` run beside it."""
+    name = context.settings.name
+    capacity = rollout.engine.value.max_sequences
+    tokens = Rate()
+    context.heartbeat.describe(lambda: _described(generator, weights, tokens))
+    try:
+        async with opened_samples(rollout.workflow, generator, name, tokenizer) as samples:
+            worker = RolloutWorker(name, bus, generator, weights, capacity, samples)
+            async with context.serve([RolloutServicer(name, generator, weights, samples)]):
+                await until_stopped(context.stop, generator.run(), worker.run(), *others)
+    except (WorkflowFailed, RewardMissing) as error:
+        raise PermanentFailure(str(error)) from error
 
 
 def token_counter(metrics: Metrics) -> Callable[[EngineLoad], None]:
@@ -54,7 +90,7 @@ def token_counter(metrics: Metrics) -> Callable[[EngineLoad], None]:
     return observe
 
 
-def _described(generator: Generator, refit: RefitWorker, tokens: Rate) -> dict[str, Any]:
+def _described(generator: Generator, refit: WorkerWeights, tokens: Rate) -> dict[str, Any]:
     """See docs/metrics.md."""
     said: dict[str, Any] = {
         "weight_version": refit.current.version if refit.current is not None else None,

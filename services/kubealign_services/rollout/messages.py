@@ -1,5 +1,8 @@
 """Work items to engine requests, samples to rollout messages. Pure."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 
 from kubealign.v1 import rollout_pb2
@@ -13,17 +16,42 @@ from kubealign_services.generation.contract import (
 )
 
 
-def request_of(item: rollout_pb2.WorkItem) -> GenerationRequest:
-    """The engine's request for a group; its id names fence and attempt too, so that two never meet."""
+@dataclass(frozen=True)
+class Part:
+    """Samples of a group that are generated alike. first: the place of the first one in the group."""
+
+    request: GenerationRequest
+    first: int
+
+
+def identity_of(item: rollout_pb2.WorkItem) -> str:
+    """Names a group's fence and attempt too, so that two never meet."""
+    return f"{item.fence}:{item.purpose}:{item.group_id}:{item.attempt}"
+
+
+def parts_of(item: rollout_pb2.WorkItem) -> list[Part]:
+    """The engine's requests for a group: the sampled ones, then the greedy ones."""
+    sampled = len(item.seeds) - item.greedy_samples
+    parts = []
+    if sampled:
+        parts.append(Part(_request(item, "", item.seeds[:sampled], item.sampling.temperature), 0))
+    if item.greedy_samples:
+        parts.append(Part(_request(item, ":greedy", item.seeds[sampled:], 0.0), sampled))
+    return parts
+
+
+def _request(
+    item: rollout_pb2.WorkItem, suffix: str, seeds: Sequence[int], temperature: float
+) -> GenerationRequest:
     sampling = item.sampling
     return GenerationRequest(
-        request_id=f"{item.fence}:{item.purpose}:{item.group_id}:{item.attempt}",
+        request_id=identity_of(item) + suffix,
         prompt_tokens=tuple(item.prompt_tokens),
-        seeds=tuple(item.seeds),
+        seeds=tuple(seeds),
         sampling=SamplingParameters(
             max_tokens=sampling.max_tokens,
             min_tokens=sampling.min_tokens,
-            temperature=sampling.temperature,
+            temperature=temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             stop=tuple(sampling.stop),
@@ -32,8 +60,15 @@ def request_of(item: rollout_pb2.WorkItem) -> GenerationRequest:
     )
 
 
-def rollout_of(item: rollout_pb2.WorkItem, sample: GeneratedSample, worker: str) -> rollout_pb2.Rollout:
-    """One finished sample as it goes over the bus. Columns as rollout.proto says."""
+def rollout_of(
+    item: rollout_pb2.WorkItem,
+    sample: GeneratedSample,
+    worker: str,
+    first: int = 0,
+    learned: Sequence[int] | None = None,
+) -> rollout_pb2.Rollout:
+    """One finished sample as it goes over the bus. Columns as rollout.proto says. first: its part's place in
+    the group. learned: 0 at the tokens that are not the policy's own; None: all are."""
     prompt = list(item.prompt_tokens)
     ahead = len(prompt)
 
@@ -43,9 +78,11 @@ def rollout_of(item: rollout_pb2.WorkItem, sample: GeneratedSample, worker: str)
     sequence = Batch(
         tokens=torch.tensor(prompt + sample.tokens, dtype=torch.int32),
         cu_seqlens=torch.tensor([0, ahead + len(sample.tokens)], dtype=torch.int32),
-        sample_ids=[f"{item.group_id}#{sample.sample}"],
+        sample_ids=[f"{item.group_id}#{first + sample.sample}"],
         token_columns={
-            "loss_mask": torch.tensor([0] * ahead + [1] * len(sample.tokens), dtype=torch.uint8),
+            "loss_mask": torch.tensor(
+                [0] * ahead + list(learned or [1] * len(sample.tokens)), dtype=torch.uint8
+            ),
             "behaviour_logprobs": column(sample.behaviour_logprobs),
             "engine_logprobs": column(sample.engine_logprobs),
             "weight_version": torch.tensor([-1] * ahead + sample.versions, dtype=torch.int32),
@@ -55,7 +92,7 @@ def rollout_of(item: rollout_pb2.WorkItem, sample: GeneratedSample, worker: str)
         fence=item.fence,
         group_id=item.group_id,
         attempt=item.attempt,
-        sample=sample.sample,
+        sample=first + sample.sample,
         worker=worker,
         sequence=encode(sequence),
         finish_reason=rollout_pb2.FINISH_REASON_STOP
@@ -66,6 +103,27 @@ def rollout_of(item: rollout_pb2.WorkItem, sample: GeneratedSample, worker: str)
         seconds=sample.seconds,
         response=sample.text,
     )
+
+
+def given_rollouts(
+    item: rollout_pb2.WorkItem, logprobs: Sequence[list[float]], version: int, worker: str
+) -> list[rollout_pb2.Rollout]:
+    """The responses that an item gives, as rollouts; logprobs: of each one's tokens, at temperature 1. They
+    have no text: whoever gave them has it."""
+    samples = [
+        GeneratedSample(
+            request_id=identity_of(item),
+            sample=index,
+            tokens=list(given.tokens),
+            behaviour_logprobs=list(found),
+            engine_logprobs=list(found),
+            versions=[version] * len(found),
+            finish=Finish.STOP,
+            text="",
+        )
+        for index, (given, found) in enumerate(zip(item.continuations, logprobs, strict=True))
+    ]
+    return [rollout_of(item, sample, worker) for sample in samples]
 
 
 def failure_of(item: rollout_pb2.WorkItem, error: str, worker: str) -> rollout_pb2.Rollout:

@@ -1,19 +1,24 @@
 """The RolloutService: the same generator as the bus worker's, called directly."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import grpc
 
 from kubealign.v1 import batch_pb2, rollout_pb2, rollout_pb2_grpc
 from kubealign_services.generation.contract import RequestRefused
-from kubealign_services.refit.worker import RefitWorker
 from kubealign_services.rollout.generator import Generator
-from kubealign_services.rollout.messages import request_of, rollout_of
+from kubealign_services.rollout.messages import parts_of
+from kubealign_services.rollout.samples import Samples
+from kubealign_services.rollout.weights import WorkerWeights
+from kubealign_services.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.rpc.errors import InvalidRequest
+from kubealign_services.scoring.errors import RewardError
 
 
 class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
-    def __init__(self, name: str, generator: Generator, refit: RefitWorker) -> None:
+    def __init__(self, name: str, generator: Generator, refit: WorkerWeights, samples: Samples) -> None:
+        self._samples = samples
         self._name = name
         self._generator = generator
         self._refit = refit
@@ -24,9 +29,11 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         item = request.item
         await self._refit.wait_for(item.fence, item.min_version, timeout=context.time_remaining())
         try:
-            async for sample in self._generator.generate(request_of(item)):
-                yield rollout_of(item, sample, self._name)
-        except RequestRefused as error:
+            for part in parts_of(item):
+                async with aclosing(self._samples.make(item, part)) as samples:
+                    async for rollout in samples:
+                        yield rollout
+        except (RequestRefused, WorkflowFailed, RewardError) as error:
             raise InvalidRequest(str(error)) from error
 
     async def Status(

@@ -7,15 +7,27 @@ another one.
 import asyncio
 import logging
 import time
+from contextlib import aclosing
 
 from kubealign.v1 import rollout_pb2
 from kubealign_services.bus.contract import Bus, Delivery
 from kubealign_services.bus.keepalive import in_hand
 from kubealign_services.generation.contract import RequestRefused
-from kubealign_services.refit.worker import Quarantined, RefitWorker
+from kubealign_services.refit.worker import Quarantined
 from kubealign_services.rollout.generator import Generator
-from kubealign_services.rollout.messages import failure_of, message_id, request_of, rollout_of
+from kubealign_services.rollout.messages import (
+    Part,
+    failure_of,
+    given_rollouts,
+    identity_of,
+    message_id,
+    parts_of,
+)
+from kubealign_services.rollout.samples import AtOnce, Samples
+from kubealign_services.rollout.weights import WorkerWeights
+from kubealign_services.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.rpc.errors import StaleFence
+from kubealign_services.scoring.errors import RewardError
 
 #: Few at a time, so that workers share what there is.
 _PULL = 4
@@ -30,7 +42,17 @@ class RolloutWorker:
     """The elastic side of the rollout role. `capacity` is the number of samples that the engine runs at
     once."""
 
-    def __init__(self, name: str, bus: Bus, generator: Generator, refit: RefitWorker, capacity: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        bus: Bus,
+        generator: Generator,
+        refit: WorkerWeights,
+        capacity: int,
+        samples: Samples | None = None,
+    ) -> None:
+        """samples: what makes them; None: each is generated at once."""
+        self._samples = samples or AtOnce(generator, name)
         self._name = name
         self._bus = bus
         self._generator = generator
@@ -71,7 +93,7 @@ class RolloutWorker:
     async def _serve_once(self, item: rollout_pb2.WorkItem) -> None:
         """A copy of what is in hand comes when the bus has lost it: then what is made of the first is
         published again, as the bus may have lost that too."""
-        identity = request_of(item).request_id
+        identity = identity_of(item)
         first = self._making.get(identity)
         if first is not None:
             for rollout in await asyncio.shield(first):
@@ -101,14 +123,36 @@ class RolloutWorker:
             log.info("a work item was passed over", extra={"group": item.group_id, "cause": str(error)})
             return []
         made: list[rollout_pb2.Rollout] = []
+        if item.continuations:
+            await self._judge(item, made)
+            return made
+        async with asyncio.TaskGroup() as parts:
+            for part in parts_of(item):
+                parts.create_task(self._generate(item, part, made))
+        return made
+
+    async def _generate(
+        self, item: rollout_pb2.WorkItem, part: Part, made: list[rollout_pb2.Rollout]
+    ) -> None:
         try:
-            async for sample in self._generator.generate(request_of(item)):
-                made.append(rollout_of(item, sample, self._name))
-                await self._publish(made[-1])
-        except RequestRefused as error:
+            async with aclosing(self._samples.make(item, part)) as samples:
+                async for rollout in samples:
+                    made.append(rollout)
+                    await self._publish(rollout)
+        except (RequestRefused, WorkflowFailed, RewardError) as error:
             made.append(failure_of(item, str(error), self._name))
             await self._publish(made[-1])
-        return made
+
+    async def _judge(self, item: rollout_pb2.WorkItem, made: list[rollout_pb2.Rollout]) -> None:
+        """Say how likely the responses are that the item gives."""
+        given = [list(continuation.tokens) for continuation in item.continuations]
+        try:
+            logprobs, version = await self._generator.continuation_logprobs(item.prompt_tokens, given)
+            made += given_rollouts(item, logprobs, version, self._name)
+        except RequestRefused as error:
+            made.append(failure_of(item, str(error), self._name))
+        for rollout in made:
+            await self._publish(rollout)
 
     async def _publish(self, rollout: rollout_pb2.Rollout) -> None:
         await self._bus.publish("rollouts", rollout.SerializeToString(), message_id(rollout))

@@ -1,11 +1,13 @@
 """The process that runs one reward function: `python -m kubealign_services.scoring.child FUNCTION`.
 
-FUNCTION is JSON: {"module": "package.module:name"} or {"file": PATH, "name": NAME}. The protocol goes over
+FUNCTION is JSON: {"module": "package.module:name"}, {"file": PATH, "name": NAME} or {"plugin": NAME,
+"parameters": OBJECT}. The protocol goes over
 what were standard input and output; the function's own prints go to standard error. The process ends when
 its input does, or its parent, whatever the function is doing.
 """
 
 import ctypes
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -50,15 +52,23 @@ def main(argv: Sequence[str]) -> int:
     while True:
         request = json.loads(lines.get())
         try:
-            rewards = call(function, request["prompts"], request["responses"], request["columns"])
+            reply = answered(function, request)
         except Refused as refusal:
-            _reply(replies, {"error": refusal.kind, "message": str(refusal)})
-        else:
-            _reply(replies, {"rewards": rewards})
+            reply = {"error": refusal.kind, "message": str(refusal)}
+        _reply(replies, reply)
 
 
-def load(named: dict[str, str]) -> Callable[..., Any]:
+def answered(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
+    """The reply to a request for rewards, or to a tool. Raises Refused."""
+    if "argument" in request:
+        return {"answer": call_tool(function, request["argument"])}
+    return {"rewards": call(function, request["prompts"], request["responses"], request["columns"])}
+
+
+def load(named: dict[str, Any]) -> Callable[..., Any]:
     """The function that is named. Raises Refused where it cannot be had; says what the file does define."""
+    if "plugin" in named:
+        return _of_plugin(named["plugin"], named["parameters"])
     if "module" in named:
         module_name, _, name = named["module"].partition(":")
     else:
@@ -76,6 +86,15 @@ def load(named: dict[str, str]) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def _of_plugin(name: str, parameters: dict[str, Any]) -> Callable[..., Any]:
+    from kubealign_services.scoring.plugin import PluginError, reward_of
+
+    try:
+        return reward_of(name, parameters)
+    except PluginError as error:
+        raise Refused(Failure.MISSING, f"cannot be had: {error}") from error
+
+
 def call(
     function: Callable[..., Any], prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
 ) -> list[float]:
@@ -89,9 +108,22 @@ def call(
     return _numbers(given, len(responses))
 
 
+def call_tool(function: Callable[..., Any], argument: str) -> str:
+    """Its answer. Raises Refused where it raises or gives something else than text or a number."""
+    try:
+        given = function(argument)
+    except (Exception, SystemExit) as error:
+        raise Refused(Failure.RAISED, f"raised: {_said(error)}") from error
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        raise Refused(Failure.BAD, f"returned {_shown(given)}, not text or a number")
+    return str(given)
+
+
 def _accepted(function: Callable[..., Any], columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """The columns that the function takes by name; all others but those that its two first parameters
-    hide, where it takes any."""
+    hide, where it takes any. What it has been given already is no column."""
+    if isinstance(function, functools.partial):
+        columns = {name: held for name, held in columns.items() if name not in function.keywords}
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

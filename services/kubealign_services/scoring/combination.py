@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.rewards import Reward, Standardize
+from kubealign_services.batch.companions import is_learned
 from kubealign_services.batch.packed import Batch
 
 Moments = dict[str, float]
@@ -33,18 +34,18 @@ def combine(
     rewards are all alike is divided by 1, and firstSteps goes on counting until they differ: a deviation of
     zero would be kept for ever.
 
-    Metrics: reward/mean, reward/std of the sum; reward/NAME/mean, reward/NAME/std of a source as it came;
-    deviations are the population's.
+    Companions get their reward, and count in no moment and no metric. Metrics: reward/mean, reward/std of
+    the sum; reward/NAME/mean, reward/NAME/std of a source as it came; deviations are the population's.
     """
-    truncated = batch.sequence("truncated").bool()
+    truncated, counted = batch.sequence("truncated").bool(), is_learned(batch)
     total = torch.zeros(len(batch), dtype=torch.float64)
     metrics: dict[str, float] = {}
     for reward in rewards:
         raw = batch.sequence(f"reward.{reward.name}").double()
-        metrics |= _figures(f"reward/{reward.name}", raw)
-        total += reward.weight * _transformed(raw, truncated, reward, step, state)
+        metrics |= _figures(f"reward/{reward.name}", raw[counted])
+        total += reward.weight * _transformed(raw, truncated, counted, reward, step, state)
     batch.sequence_columns["rewards"] = total.float()
-    return _figures("reward", total) | metrics
+    return _figures("reward", total[counted]) | metrics
 
 
 def merged(moments: Moments, values: Tensor) -> Moments:
@@ -64,11 +65,16 @@ def merged(moments: Moments, values: Tensor) -> Moments:
 
 
 def _transformed(
-    raw: Tensor, truncated: Tensor, reward: Reward, step: int, state: MutableMapping[str, Moments]
+    raw: Tensor,
+    truncated: Tensor,
+    learned: Tensor,
+    reward: Reward,
+    step: int,
+    state: MutableMapping[str, Moments],
 ) -> Tensor:
     value = raw
     if reward.standardize is not None:
-        counted = raw if reward.truncated_value is None else raw[~truncated]
+        counted = raw[learned if reward.truncated_value is None else learned & ~truncated]
         mean, std = _moments(reward.name, reward.standardize, counted, step, state)
         value = (raw - mean) / std
     if reward.clip is not None:

@@ -1,19 +1,24 @@
-"""Rewards by a reward model: a packed forward pass, pooled to one number a sequence."""
+"""Rewards by reward models: a packed forward pass, pooled to one number a sequence for each score."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 from kubealign.spec.algorithms import Pooling
+from kubealign.spec.rewards import Aggregate
 from kubealign.spec.training import Precision
 from kubealign_services.algorithms.pooling import pooled
 from kubealign_services.batch.packed import Batch
+from kubealign_services.scoring.attributes import attribute_weights, check_alike
+from kubealign_services.scoring.scored import Scored, aggregated
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.frozen import FrozenModel
 
-#: A forward pass of a model with a score head: batch, names of the outputs wanted -> name -> float32 [T].
+#: A forward pass of a model with a score head: batch, names of the outputs wanted -> name -> float32 [T], or
+#: [T, N] of N scores.
 Forward: TypeAlias = Callable[[Batch, frozenset[str]], dict[str, Tensor]]
 
 
@@ -21,34 +26,74 @@ class NonFiniteScore(ArithmeticError):
     """The reward model gave NaN or an infinity. The message names the samples."""
 
 
+class SequenceScorer(Protocol):
+    """One reward model or several."""
+
+    def read(self, batch: Batch) -> Scored:
+        """The batch needs `loss_mask` where a model's pooling is ResponseSum. Raises NonFiniteScore."""
+
+
 class ModelReward:
-    """Scores sequences. pooling: how the model was trained to be read."""
+    """One model, its scores weighed into one reward. pooling: how the model was trained to be read. names: of
+    its scores; weights: as `attribute_weights`, which also says what is raised."""
 
     def __init__(
-        self, forward: Forward, pooling: Pooling, offload: Callable[[], object] = lambda: None
+        self,
+        forward: Forward,
+        pooling: Pooling,
+        offload: Callable[[], object] = lambda: None,
+        names: Sequence[str] = ("score",),
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         self._forward = forward
         self._pooling = pooling
         self._offload = offload
+        self.names = tuple(names)
+        self._weights = torch.tensor(attribute_weights(self.names, weights or {}))
 
     def offload(self) -> None:
         """Let the model rest on the CPU until the next score."""
         self._offload()
 
     def score(self, batch: Batch) -> Tensor:
-        """float32 [S]. The batch needs `loss_mask` where pooling is ResponseSum. Raises NonFiniteScore."""
+        """float32 [S]: the rewards alone."""
+        return self.read(batch).rewards
+
+    def read(self, batch: Batch) -> Scored:
+        """See SequenceScorer."""
         values = self._forward(batch, frozenset({"values"}))["values"]
-        scores = pooled(values, batch, self._pooling).float()
-        if not bool(scores.isfinite().all()):
-            wrong = [batch.sample_ids[i] for i in (~scores.isfinite()).nonzero().flatten().tolist()]
+        scores = pooled(values, batch, self._pooling).float().view(len(batch), -1)
+        finite = scores.isfinite().all(1)
+        if not bool(finite.all()):
+            wrong = [batch.sample_ids[i] for i in (~finite).nonzero().flatten().tolist()]
             raise NonFiniteScore(f"the reward model gave no finite score for {', '.join(wrong[:5])}")
-        return scores
+        several = self.names if len(self.names) > 1 else ()
+        return Scored(scores @ self._weights, {name: scores[:, index] for index, name in enumerate(several)})
+
+
+class Ensemble:
+    """Several models as one reward. Raises UnknownAttribute where their scores are not the same."""
+
+    def __init__(self, models: Sequence[ModelReward], aggregate: Aggregate) -> None:
+        check_alike([model.names for model in models])
+        self._models = models
+        self._aggregate = aggregate
+
+    def read(self, batch: Batch) -> Scored:
+        """See SequenceScorer."""
+        return aggregated([model.read(batch) for model in self._models], self._aggregate)
 
 
 def load_reward_model(
-    folder: Path, precision: Precision, microbatch_tokens: int, rank: int = 0
+    folder: Path,
+    precision: Precision,
+    microbatch_tokens: int,
+    rank: int = 0,
+    weights: Mapping[str, float] | None = None,
 ) -> ModelReward:
     """The reward model of a Hugging Face folder, read as its config says; by its last token, as transformers
-    does, where it does not say. Raises what the training backend raises for a folder that holds none."""
+    does, where it does not say. Raises what the training backend raises for a folder that holds none, and
+    UnknownAttribute."""
     model = FrozenModel.load(folder, Head.SCORE, precision, microbatch_tokens, rank)
-    return ModelReward(model.forward, Pooling(model.pooling or Pooling.LAST_TOKEN), model.offload)
+    pooling = Pooling(model.pooling or Pooling.LAST_TOKEN)
+    return ModelReward(model.forward, pooling, model.offload, model.scores, weights)

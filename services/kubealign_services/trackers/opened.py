@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.trackers import JsonLines, Mlflow, TensorBoard, WeightsAndBiases
+from kubealign.spec.trackers import JsonLines, Mlflow, TensorBoard, TrackerPlugin, WeightsAndBiases
 from kubealign.spec.trackers import Tracker as TrackerSpec
+from kubealign_services.trackers import plugin
 from kubealign_services.trackers.background import BackgroundTracker
 from kubealign_services.trackers.contract import Library, TrackedJob, Tracker, folder_of
 from kubealign_services.trackers.json_lines import JsonLinesTracker
@@ -23,11 +24,13 @@ _LIBRARIES = {
 
 
 def opened(job: AlignmentJob, run_dir: Path) -> list[BackgroundTracker]:
-    """Each on a thread of its own. Raises NotInstalled, before any is begun."""
+    """Each on a thread of its own. Raises NotInstalled or PluginError, before any is begun."""
     for spec in job.spec.trackers:
         library = _LIBRARIES.get(type(spec.value))
         if library is not None:
             library.check(spec.name)
+        if spec.plugin is not None:
+            plugin.check_installed(spec.plugin, spec.name)
     tracked = TrackedJob(
         name=job.name,
         namespace=job.metadata.namespace,
@@ -59,3 +62,5 @@ def opener(spec: TrackerSpec, job: TrackedJob, folder: Path) -> Callable[[], Tra
             return partial(MlflowTracker, job, held, folder)
         case JsonLines():
             return partial(JsonLinesTracker, folder)
+        case TrackerPlugin() as held:
+            return partial(plugin.make, held, spec.name, job, folder)

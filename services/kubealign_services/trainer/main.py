@@ -1,17 +1,19 @@
 """The policy's trainer: `python -m kubealign_services.trainer.main SETTINGS.json`."""
 
 import sys
+from collections.abc import Sequence
 
 from kubealign.spec.rollout import ReferencePlacement
 from kubealign.v1 import refit_pb2, training_pb2
-from kubealign_services.algorithms.contract import load_algorithm
+from kubealign_services.algorithms.contract import Algorithm, Objective, ScoreAlgorithm
+from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.data.prepared import Prepared, load_prepared
 from kubealign_services.process.context import Context
 from kubealign_services.process.run import run
 from kubealign_services.refit.canary import Canary
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.trainer.publishing import WeightsCommand
-from kubealign_services.trainer.reference import ReferenceCommand
+from kubealign_services.trainer.reference import AdapterOffCommand, ReferenceCommand
 from kubealign_services.trainer.servicer import TrainerServicer
 from kubealign_services.training.contract import Head, TrainingBackend
 from kubealign_services.training.core import StepPlan, TrainingCore
@@ -24,10 +26,10 @@ async def serve(context: Context) -> None:
     """Serve until stopped; ranks above 0 follow rank 0 until it ends."""
     settings, spec = context.settings, context.job.spec
     prepared = load_prepared(settings.run_dir)
-    algorithm = load_algorithm(spec.algorithm.member)(spec.algorithm.value)
+    algorithm = make_algorithm(spec.algorithm)
     core = TrainingCore(
         create=lambda: _backend(context, prepared),
-        objective=algorithm.policy_objective(),
+        objective=_objective(algorithm, spec.learned_scores),
         plan=StepPlan(
             epochs=getattr(spec.algorithm.value, "epochs_per_step", 1),
             minibatch_sequences=getattr(spec.algorithm.value, "minibatch_sequences", None),
@@ -60,6 +62,8 @@ async def serve(context: Context) -> None:
             settings.rank,
         )
         handlers["ReferenceLogprobs"] = handler(training_pb2.ForwardRequest, ReferenceCommand(core, frozen))
+    elif reference is not None and reference.placement is ReferencePlacement.ADAPTER_OFF:
+        handlers["ReferenceLogprobs"] = handler(training_pb2.ForwardRequest, AdapterOffCommand(core))
     try:
         await serve_group(
             context, spec.trainer, handlers, lambda commander: TrainerServicer(commander, publisher)
@@ -67,6 +71,12 @@ async def serve(context: Context) -> None:
     finally:
         if publisher is not None:
             publisher.close()
+
+
+def _objective(algorithm: Algorithm, scores: Sequence[str]) -> Objective:
+    if isinstance(algorithm, ScoreAlgorithm):
+        return algorithm.score_objective(scores)
+    return algorithm.policy_objective()
 
 
 def _backend(context: Context, prepared: Prepared) -> TrainingBackend:
@@ -83,6 +93,7 @@ def _backend(context: Context, prepared: Prepared) -> TrainingBackend:
         world_size=context.settings.world_size,
         seed=spec.seed,
         pooling=None if pooling is None else pooling.value,
+        scores=spec.learned_scores,
     )
 
 

@@ -1,4 +1,5 @@
-"""Publishing the policy's weights: a gathered snapshot, and a canary that proves what was sent."""
+"""Publishing the policy's weights: a gathered snapshot, or its adapter alone, and a canary that proves what
+was sent."""
 
 import math
 
@@ -30,13 +31,16 @@ class WeightsCommand:
                 f"weights of version {request.version} give log-probabilities that are not finite: the "
                 "update destroyed them (the learning rate in spec.trainer.optimizer may be too high)"
             )
+        adapter = backend.adapter()
+        tensors = backend.snapshot() if adapter is None else adapter.tensors
         if self._publisher is None:
-            for _ in backend.snapshot():
+            for _ in tensors:
                 pass
             return refit_pb2.WeightsAnnouncement()
         return self._publisher.publish(
             fence=request.fence,
             version=request.version,
-            tensors=backend.snapshot(),
+            tensors=tensors,
             canary=self._canary.message(logprobs),
+            adapter=None if adapter is None else refit_pb2.AdapterEncoding(scale=adapter.scale),
         )

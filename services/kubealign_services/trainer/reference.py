@@ -1,10 +1,14 @@
 """The reference that lives with the trainer: the same calls as the reference role's, without a process of
 its own."""
 
+from torch import Tensor
+
 from kubealign.v1 import training_pb2
 from kubealign_services.batch.codec import decode, encode_columns
 from kubealign_services.training.core import TrainingCore
 from kubealign_services.training.torch_backend.frozen import FrozenModel
+
+_LOGPROBS = frozenset({"logprobs"})
 
 
 class ReferenceCommand:
@@ -16,7 +20,23 @@ class ReferenceCommand:
 
     def __call__(self, request: training_pb2.ForwardRequest) -> training_pb2.ForwardReply:
         self._core.check_fence(request.fence)
-        logprobs = self._model.forward(decode(request.batch), frozenset({"logprobs"}))["logprobs"]
+        found = self._model.forward(decode(request.batch), _LOGPROBS)
         self._model.offload()
-        columns, digest = encode_columns({"token.logprobs": logprobs})
-        return training_pb2.ForwardReply(columns=columns, digest=digest)
+        return _reply(found)
+
+
+class AdapterOffCommand:
+    """The ReferenceLogprobs command where the reference is the policy without its adapter: there is no second
+    model."""
+
+    def __init__(self, core: TrainingCore) -> None:
+        self._core = core
+
+    def __call__(self, request: training_pb2.ForwardRequest) -> training_pb2.ForwardReply:
+        self._core.check_fence(request.fence)
+        return _reply(self._core.backend.base_forward(decode(request.batch), _LOGPROBS))
+
+
+def _reply(columns: dict[str, Tensor]) -> training_pb2.ForwardReply:
+    blob, digest = encode_columns({"token.logprobs": columns["logprobs"]})
+    return training_pb2.ForwardReply(columns=blob, digest=digest)

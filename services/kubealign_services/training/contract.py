@@ -17,12 +17,21 @@ from kubealign_services.batch.packed import Batch
 
 
 class Head(StrEnum):
-    """What stands on the trunk. LANGUAGE_MODEL: the vocabulary. VALUE: a scalar for each state. SCORE: a
-    scalar head beside the vocabulary's (a reward model in training may use both)."""
+    """What stands on the trunk. LANGUAGE_MODEL: the vocabulary. VALUE: a scalar for each state. SCORE: one
+    score or several beside the vocabulary's head (a reward model in training may use both)."""
 
     LANGUAGE_MODEL = "language_model"
     VALUE = "value"
     SCORE = "score"
+
+
+@dataclass(frozen=True)
+class AdapterSnapshot:
+    """What is trained of a model that has a low-rank adapter. scale: alpha / rank. tensors: (name as in
+    `adapters.low_rank`, CPU tensor), gathered; on ranks other than 0 they are empty."""
+
+    scale: float
+    tensors: Iterator[tuple[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -59,18 +68,27 @@ class TrainingBackend(Protocol):
         """The objective's loss and sums over the whole batch as one minibatch, without gradient."""
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """Some of logprobs, entropy, values: float32 [T] on the CPU, without gradient, as in ModelOutputs."""
+        """Some of logprobs, entropy, values: float32 [T] (values of N scores: [T, N]) on the CPU, without
+        gradient, as in ModelOutputs."""
+
+    def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
+        """`forward` of the model without its adapter: bit for bit its first weights'. Raises ValueError where
+        it has none."""
 
     def snapshot(self) -> Iterator[tuple[str, Tensor]]:
-        """(Hugging Face name, CPU tensor) of every weight, gathered; on ranks other than 0 the tensors are
-        empty."""
+        """(Hugging Face name, CPU tensor) of every weight, an adapter merged into it, gathered; on ranks
+        other than 0 the tensors are empty."""
+
+    def adapter(self) -> AdapterSnapshot | None:
+        """The adapter alone; None where all weights are trained."""
 
     def save(self, directory: Path) -> list[str]:
-        """Write this rank's shard (weights, optimiser, schedule, RNG) as safetensors. Returns the file names
-        it wrote."""
+        """Write this rank's shard (what is trained, optimiser, schedule, RNG) as safetensors. Returns the
+        file names it wrote."""
 
     def load(self, directory: Path) -> None:
         """Read what `save` wrote, for the same number of ranks. Raises CorruptCheckpoint."""
 
     def export(self, directory: Path) -> None:
-        """Write a Hugging Face folder (rank 0 writes; all ranks gather)."""
+        """Write a Hugging Face folder (rank 0 writes; all ranks gather): the merged model, and in `adapter/`
+        a PEFT adapter where there is one."""

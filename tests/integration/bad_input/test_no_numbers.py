@@ -31,7 +31,7 @@ def test_a_loss_that_overflows(tmp_path: Path, failed) -> None:
     assert "the weights stay as they were" in said
     assert f"its batch is kept in {tmp_path / 'runs/bad/evidence/step-000001.safetensors'}" in said
     columns = evidence(tmp_path, 1)
-    assert not columns["sequence.advantages"].isfinite().all(), "it shows the cause"
+    assert not columns["token.advantages"].isfinite().all(), "it shows the cause"
 
 
 def test_weights_that_an_update_destroyed(tmp_path: Path, failed) -> None:

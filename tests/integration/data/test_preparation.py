@@ -20,42 +20,11 @@ from kubealign_services.data.errors import DataError
 from kubealign_services.data.preparation import prepare
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.data.tokenizers import load_tokenizer, train_characters
+from support.preparing import SIZES, from_config, job, rows, sft
 
 pytestmark = pytest.mark.timeout(120)
 
 GSM8K = Path(__file__).parents[4] / "shared" / "data" / "gsm8k"
-SIZES: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 64,
-}
-CHARACTERS: dict[str, Any] = {"train": {"characters": {}}}
-
-
-def from_config(tokenizer: dict[str, Any] = CHARACTERS, **sizes: Any) -> dict[str, Any]:
-    return {"config": {"architecture": SIZES | sizes, "tokenizer": tokenizer}}
-
-
-def job(spec: dict[str, Any]) -> AlignmentJob:
-    return AlignmentJob.model_validate({"metadata": {"name": "job"}, "spec": {"maxSteps": 1} | spec})
-
-
-def sft(data: dict[str, Any], **spec: Any) -> AlignmentJob:
-    return job(
-        {"algorithm": {"sft": {}}, "policy": {"model": from_config()}, "data": {"demonstrations": data}}
-        | spec
-    )
-
-
-def rows(folder: Path, lines: list[dict[str, Any]], name: str = "rows.jsonl") -> dict[str, Any]:
-    path = folder / name
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return {"source": {"path": str(path)}}
-
-
 SUMS = [{"prompt": f"{n}+1=", "response": f"{n + 1}", "kind": "odd" if n % 2 else "even"} for n in range(9)]
 
 
@@ -259,7 +228,6 @@ def test_models_that_do_not_fit_the_policy(tmp_path: Path, run_dir: Path) -> Non
         "the tokenizer has ids up to 14, the model's vocabulary has 13 entries": {
             "rm": reward_model(tmp_path / "small", "0123456789")
         },
-        "has 2 labels; a reward model has one": {"rm": reward_model(tmp_path / "two", ALPHABET, labels=2)},
         "holds LlamaForCausalLM, not a reward model": {"rm": policy},
         r"job: there is no folder": {"rm": tmp_path / "gone"},
     }
@@ -348,7 +316,7 @@ def test_ratings_and_parquet_and_a_data_set_folder(tmp_path: Path) -> None:
             tmp_path / name,
             {},
         )
-        assert [row.rating for row in prepared.train] == [1.5, -1.0]
+        assert [row.ratings for row in prepared.train] == [[1.5], [-1.0]]
         assert [path.name for path in (tmp_path / name).iterdir()] == ["prepared"]
         assert not (prepared.folder / "cache").exists()
 

@@ -21,8 +21,7 @@ from kubealign.spec.rollout import Transport
 from kubealign.spec.training import AdamW, Backend, Optimizer, Precision, Trainer
 from kubealign.spec.training import TorchBackend as TorchSpec
 from kubealign.v1 import refit_pb2, trainer_pb2_grpc
-from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
-from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.batch.packed import pack
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
 from kubealign_services.generation.torch_engine.engine import TorchEngine
@@ -36,26 +35,12 @@ from kubealign_services.rollout.generator import Generator
 from kubealign_services.rpc.server import Server
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchBackend
+from support.mean_negative_logprob import MeanNegativeLogprob
 
 pytestmark = pytest.mark.timeout(120)
 
 TOKENS = 40
 STEPS = 10
-
-
-class MeanNegativeLogprob:
-    """-mean of the log-probabilities of the predicted tokens."""
-
-    outputs = frozenset({"logprobs"})
-    unit = 1
-
-    def prepare(self, minibatch: Batch) -> None:
-        predicted = (minibatch.positions > 0).double()
-        minibatch.token_columns["share"] = predicted / predicted.sum()
-
-    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        assert outputs.logprobs is not None
-        return LossTerms(-(outputs.logprobs * microbatch.token("share")).sum())
 
 
 class Sending(trainer_pb2_grpc.TrainerServicer):

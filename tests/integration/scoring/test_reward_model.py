@@ -15,7 +15,11 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.mark.parametrize("pooling", [None, "LastToken", "ResponseSum"])
-def test_scores_are_those_of_transformers(tmp_path: Path, pooling: str | None) -> None:
+@pytest.mark.parametrize("weights", [(1.0,), (0.5, -2.0, 1.0)])
+def test_scores_are_those_of_transformers(
+    tmp_path: Path, pooling: str | None, weights: tuple[float, ...]
+) -> None:
+    names = [f"score {index}" for index in range(len(weights))]
     tokenizer = train_characters(["0123456789+="])
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -25,7 +29,8 @@ def test_scores_are_those_of_transformers(tmp_path: Path, pooling: str | None) -
         num_attention_heads=2,
         pad_token_id=0,
     )
-    config.num_labels = 1
+    config.num_labels = len(weights)
+    config.id2label = dict(enumerate(names))
     if pooling is not None:
         config.kubealign_pooling = pooling
     torch.manual_seed(1)
@@ -43,11 +48,18 @@ def test_scores_are_those_of_transformers(tmp_path: Path, pooling: str | None) -
         ],
         dtype=torch.uint8,
     )
-    scores = load_reward_model(tmp_path, Precision.FLOAT32, microbatch_tokens=12).score(batch)
+    reward = load_reward_model(
+        tmp_path, Precision.FLOAT32, microbatch_tokens=12, weights=dict(zip(names, weights, strict=True))
+    )
+    scored = reward.read(batch)
     expected = []
     with torch.no_grad():
         for ids, prompt in zip(sequences, prompts, strict=True):
             hidden = model.model(torch.tensor([ids])).last_hidden_state[0]
-            heads = model.score(hidden)[:, 0]
-            expected.append(float(heads[prompt:].sum() if pooling == "ResponseSum" else heads[-1]))
-    assert scores.tolist() == pytest.approx(expected, abs=1e-5)
+            heads = model.score(hidden)
+            expected.append(heads[prompt:].sum(0) if pooling == "ResponseSum" else heads[-1])
+    wanted = torch.stack(expected)
+    torch.testing.assert_close(scored.rewards, wanted @ torch.tensor(weights), atol=1e-5, rtol=1e-5)
+    assert list(scored.attributes) == (names if len(names) > 1 else [])
+    for index, column in enumerate(scored.attributes.values()):
+        torch.testing.assert_close(column, wanted[:, index], atol=1e-5, rtol=1e-5)

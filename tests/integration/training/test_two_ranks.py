@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from kubealign.spec.training import AdamW, Backend, Optimizer, Precision, Trainer
+from kubealign.spec.training import AdamW, Backend, Lora, Optimizer, Precision, Trainer
 from kubealign.spec.training import TorchBackend as TorchSpec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
 from kubealign_services.batch.packed import Batch, pack
@@ -56,12 +56,13 @@ def batch_of(step: int) -> Batch:
     )
 
 
-def trainer(precision: Precision, checkpointing: bool) -> Trainer:
+def trainer(precision: Precision, checkpointing: bool, lora: Lora | None = None) -> Trainer:
     return Trainer(
         backend=Backend(
             torch=TorchSpec(microbatch_tokens=32, precision=precision, gradient_checkpointing=checkpointing)
         ),
         optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-2, weight_decay=0.1), gradient_clip_norm=1.0),
+        lora=lora,
     )
 
 
@@ -92,6 +93,10 @@ def commands(folder: Path, rank: int, world_size: int, spec: Trainer) -> Handler
         columns = made[0].forward(batch_of(0), frozenset({"logprobs", "entropy"}))
         metrics = made[0].evaluate(batch_of(0), objective)
         weights = dict(made[0].snapshot())
+        adapter = made[0].adapter()
+        if adapter is not None:
+            weights |= dict(adapter.tensors)
+            columns["base"] = made[0].base_forward(batch_of(0), frozenset({"logprobs"}))["logprobs"]
         if rank == 0:
             save_file({**columns, **weights}, path.decode())
         else:
@@ -159,13 +164,24 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("precision", "checkpointing", "tolerance"),
-    [(Precision.FLOAT32, True, 1e-5), (Precision.BFLOAT16, False, 5e-2)],
+    ("precision", "checkpointing", "tolerance", "lora"),
+    [
+        (Precision.FLOAT32, True, 1e-5, None),
+        (Precision.BFLOAT16, False, 5e-2, None),
+        (Precision.FLOAT32, True, 1e-5, Lora(rank=3, alpha=12, dora=True)),
+        (Precision.BFLOAT16, True, 5e-2, Lora(rank=3, alpha=12)),
+    ],
+    ids=["fp32", "bf16", "dora fp32", "lora bf16"],
 )
 def test_two_ranks_are_one(
-    precision: Precision, checkpointing: bool, tolerance: float, folder: Path, tmp_path: Path
+    precision: Precision,
+    checkpointing: bool,
+    tolerance: float,
+    lora: Lora | None,
+    folder: Path,
+    tmp_path: Path,
 ) -> None:
-    spec = trainer(precision, checkpointing)
+    spec = trainer(precision, checkpointing, lora)
     with socket.create_server(("127.0.0.1", 0)) as free:
         rendezvous = f"127.0.0.1:{free.getsockname()[1]}"
     told = spec.model_dump_json(by_alias=True)
@@ -186,7 +202,12 @@ def test_two_ranks_are_one(
     for found, wanted in zip(two["steps"], one["steps"], strict=True):
         assert found == pytest.approx(wanted, rel=tolerance * 10, abs=tolerance)
         assert found["loss"] == pytest.approx(wanted["loss"], abs=tolerance)
-    assert one["steps"][0]["loss"] > one["steps"][5]["loss"] + 0.1
+    if lora is None:
+        assert one["steps"][0]["loss"] > one["steps"][5]["loss"] + 0.1
+    else:
+        # What is switched off is not the model that was trained.
+        gap = (one["columns"]["base"] - one["columns"]["logprobs"]).abs().max()
+        assert gap > 0.05, gap
     assert two["asked"] == pytest.approx(one["asked"], abs=tolerance)
     assert two["again"] == two["steps"][6:] and one["again"] == one["steps"][6:]
     if precision is Precision.FLOAT32:
@@ -199,7 +220,7 @@ def test_two_ranks_are_one(
             logprobs = model(tokens[None]).logits[0].log_softmax(-1)[:-1].gather(-1, tokens[1:, None])[:, 0]
         torch.testing.assert_close(two["columns"]["logprobs"][6:14], logprobs, atol=1e-5, rtol=1e-5)
     # Shards of two ranks are not those of one.
-    alone = TorchBackend.create(folder, Head.LANGUAGE_MODEL, trainer(Precision.FLOAT32, False), STEPS)
+    alone = TorchBackend.create(folder, Head.LANGUAGE_MODEL, trainer(Precision.FLOAT32, False, lora), STEPS)
     with pytest.raises(
         CorruptCheckpoint, match=r"shard-00000-of-00001\.json does not exist; the folder holds"
     ):

@@ -1,6 +1,5 @@
 """What PPO, RLOO and GRPO add to a batch: by hand, and against slow loops over one sample at a time."""
 
-import itertools
 import math
 import statistics
 from collections.abc import Callable
@@ -9,13 +8,15 @@ import pytest
 import torch
 
 from kubealign.spec import algorithms as spec
-from kubealign_services.algorithms.contract import Algorithm, load_algorithm
+from kubealign_services.algorithms.contract import load_algorithm
 from kubealign_services.algorithms.grpo import GRPO
 from kubealign_services.algorithms.ppo import PPO
 from kubealign_services.algorithms.rloo import RLOO
 from kubealign_services.batch.packed import Batch, pack
+from support.batches import slow_spans
 
 MakeBatch = Callable[..., Batch]
+AS_ESTIMATED = spec.Normalization(center=spec.Center.NONE)
 NO_KL = spec.KL(fixed=spec.FixedKL(coefficient=0))
 GROUPS = [0, 0, 0, 1, 1, 1, 2, 2]  # the last group has lost a sample
 RESPONSES = [3, 1, 4, 2, 2, 5, 1, 3]
@@ -43,7 +44,8 @@ def test_rloo_takes_beta_times_the_sequence_kl_from_the_reward() -> None:
     # A = 0.8 - (1.6 + 5.4) / 2 = -2.7, 1.6 - (0.8 + 5.4) / 2 = -1.5, 5.4 - (0.8 + 1.6) / 2 = 4.2.
     batch = one_group([1, 2, 6])
     metrics = RLOO(spec.RLOO(kl=spec.KL(fixed=spec.FixedKL(coefficient=2)))).advantages(batch, {})
-    assert batch.sequence("advantages").tolist() == pytest.approx([-2.7, -1.5, 4.2], abs=1e-9)
+    spread = [0, -2.7, 0, -1.5, -1.5, 0, 4.2, 4.2, 4.2]
+    assert batch.token("advantages").tolist() == pytest.approx(spread, abs=1e-9)
     assert metrics["kl/reference"] == pytest.approx(0.1)
     assert metrics["kl/reference_sequence"] == pytest.approx(0.2)
     assert metrics["kl/coefficient"] == 2
@@ -58,7 +60,7 @@ def test_grpo_by_hand() -> None:
     expected = [0, -2 / std, 0, -1 / std, -1 / std, 0, 3 / std, 3 / std, 3 / std]
     assert batch.token("advantages").tolist() == pytest.approx(expected, abs=1e-12)
 
-    GRPO(spec.GRPO(advantage_scale=spec.AdvantageScale.NONE)).advantages(batch, {})
+    GRPO(spec.GRPO(advantage=spec.Normalization(center=spec.Center.GROUP))).advantages(batch, {})
     assert batch.token("advantages").tolist() == pytest.approx([0, -2, 0, -1, -1, 0, 3, 3, 3], abs=1e-12)
 
 
@@ -72,7 +74,7 @@ def test_ppo_puts_the_kl_at_every_token_and_the_reward_at_the_last() -> None:
         spec.PPO(
             gae=spec.GAE(gamma=1, lambda_=1),
             kl=spec.KL(fixed=spec.FixedKL(coefficient=0.5)),
-            whiten_advantages=False,
+            advantage=AS_ESTIMATED,
         )
     )
     metrics = ppo.advantages(batch, {})
@@ -83,7 +85,7 @@ def test_ppo_puts_the_kl_at_every_token_and_the_reward_at_the_last() -> None:
     assert metrics["advantage/mean"] == pytest.approx((2.95 + 3.9 + 2.95) / 3)
 
 
-def test_ppo_whitens_response_tokens_only(make_batch: MakeBatch) -> None:
+def test_ppo_normalises_over_response_tokens_only(make_batch: MakeBatch) -> None:
     batch = make_batch(RESPONSES, GROUPS)
     mask = batch.token("loss_mask").bool()
     PPO(spec.PPO()).advantages(batch, {})
@@ -91,13 +93,6 @@ def test_ppo_whitens_response_tokens_only(make_batch: MakeBatch) -> None:
     assert float(advantages[mask].mean()) == pytest.approx(0, abs=1e-9)
     assert float(advantages[mask].std()) == pytest.approx(1, abs=1e-6)
     assert not advantages[~mask].any()
-
-
-def spans(batch: Batch) -> list[list[int]]:
-    """Places of the response tokens of each sequence."""
-    mask = batch.token("loss_mask").tolist()
-    offsets = batch.cu_seqlens.tolist()
-    return [[t for t in range(a, b) if mask[t]] for a, b in itertools.pairwise(offsets)]
 
 
 def slow_divergence(batch: Batch, token: int, estimator: spec.KLEstimator) -> float:
@@ -111,29 +106,48 @@ def test_penalised_groups_equal_a_slow_loop(make_batch: MakeBatch, estimator: sp
     kl = spec.KL(estimator=estimator, fixed=spec.FixedKL(coefficient=beta))
     returns = [
         float(batch.sequence("rewards")[i]) - beta * sum(slow_divergence(batch, t, estimator) for t in span)
-        for i, span in enumerate(spans(batch))
+        for i, span in enumerate(slow_spans(batch))
     ]
+    same = make_batch(RESPONSES, GROUPS, seed=5)
     RLOO(spec.RLOO(kl=kl)).advantages(batch, {})
-    GRPO(spec.GRPO(kl=kl)).advantages(batch, {})
-    for i, span in enumerate(spans(batch)):
+    GRPO(spec.GRPO(kl=kl)).advantages(same, {})
+    for i, span in enumerate(slow_spans(batch)):
         mine = [returns[j] for j in range(len(GROUPS)) if GROUPS[j] == GROUPS[i]]
         others = [returns[j] for j in range(len(GROUPS)) if GROUPS[j] == GROUPS[i] and j != i]
-        assert float(batch.sequence("advantages")[i]) == pytest.approx(
-            returns[i] - statistics.fmean(others), abs=1e-9
-        )
+        left = [returns[i] - statistics.fmean(others)] * len(span)
+        assert batch.token("advantages")[span].tolist() == pytest.approx(left, abs=1e-9)
         scaled = (returns[i] - statistics.fmean(mine)) / (statistics.stdev(mine) + 1e-6)
-        assert batch.token("advantages")[span].tolist() == pytest.approx([scaled] * len(span), abs=1e-9)
+        assert same.token("advantages")[span].tolist() == pytest.approx([scaled] * len(span), abs=1e-9)
+
+
+def test_ppo_s_tokens_are_compared_with_those_of_their_group(make_batch: MakeBatch) -> None:
+    left, scaled = make_batch(RESPONSES, GROUPS, seed=7), make_batch(RESPONSES, GROUPS, seed=7)
+    group = spec.Normalization(center=spec.Center.GROUP, scale=spec.Scale.GROUP)
+    PPO(spec.PPO(advantage=AS_ESTIMATED)).advantages(left, {})
+    PPO(spec.PPO(samples_per_prompt=2, advantage=group)).advantages(scaled, {})
+    spans = slow_spans(left)
+    for i, span in enumerate(spans):
+        among = [
+            float(left.token("advantages")[place])
+            for j, places in enumerate(spans)
+            if GROUPS[j] == GROUPS[i]
+            for place in places
+        ]
+        for place in span:
+            value = float(left.token("advantages")[place]) - statistics.fmean(among)
+            expected = value / (statistics.stdev(among) + 1e-6)
+            assert float(scaled.token("advantages")[place]) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("estimator", list(spec.KLEstimator))
 def test_ppo_equals_a_slow_loop(make_batch: MakeBatch, estimator: spec.KLEstimator) -> None:
     beta, gamma, lambda_, batch = 0.3, 0.9, 0.8, make_batch(RESPONSES, GROUPS, seed=6)
     kl = spec.KL(estimator=estimator, fixed=spec.FixedKL(coefficient=beta))
-    PPO(spec.PPO(kl=kl, gae=spec.GAE(gamma=gamma, lambda_=lambda_), whiten_advantages=False)).advantages(
+    PPO(spec.PPO(kl=kl, gae=spec.GAE(gamma=gamma, lambda_=lambda_), advantage=AS_ESTIMATED)).advantages(
         batch, {}
     )
     values = batch.token("values").tolist()
-    for i, span in enumerate(spans(batch)):
+    for i, span in enumerate(slow_spans(batch)):
         advantage, following = 0.0, 0.0
         for place in reversed(span):
             reward = -beta * slow_divergence(batch, place, estimator)
@@ -153,24 +167,6 @@ def test_kl_in_the_loss_leaves_the_rewards_alone(make_batch: MakeBatch) -> None:
     torch.testing.assert_close(with_loss.token("advantages"), without.token("advantages"))
 
 
-@pytest.mark.parametrize("entry", [spec.PPO(), spec.RLOO(whiten_advantages=True), spec.GRPO()])
-def test_a_lone_sample_and_equal_rewards_give_no_nan(
-    make_batch: MakeBatch, entry: spec.PPO | spec.RLOO | spec.GRPO
-) -> None:
-    batch = make_batch([2, 3, 1], [0, 0, 1])
-    batch.sequence_columns["rewards"] = torch.ones(3, dtype=torch.float64)
-    batch.token_columns["reference_logprobs"] = batch.token("old_logprobs")
-    name = {spec.PPO: "ppo", spec.RLOO: "rloo", spec.GRPO: "grpo"}[type(entry)]
-    metrics = load_algorithm(name)(entry).advantages(batch, {})
-    column = batch.token_columns.get("advantages", batch.sequence_columns.get("advantages"))
-    assert column is not None
-    assert torch.isfinite(column).all()
-    assert all(math.isfinite(value) for value in metrics.values())
-    if name != "ppo":
-        assert not column.any()
-        assert metrics["reward/constant_groups"] == 1
-
-
 def test_an_adaptive_coefficient_is_kept_in_the_state_and_priced_one_step_later() -> None:
     # Observed 0.15 nats a sequence ((0.1 + 0.2) / 2) against a target of 0.3: error -0.5, clipped to -0.2;
     # 2 sequences of 10.
@@ -183,27 +179,6 @@ def test_an_adaptive_coefficient_is_kept_in_the_state_and_priced_one_step_later(
     assert second["kl/coefficient"] == pytest.approx(0.48)
 
 
-@pytest.mark.parametrize(
-    ("entry", "old", "reference", "critic"),
-    [
-        (spec.PPO(prompts_per_step=8, kl=NO_KL), False, False, True),
-        (spec.PPO(prompts_per_step=8, minibatch_sequences=4, kl=NO_KL), True, False, True),
-        (spec.PPO(prompts_per_step=8), True, True, True),
-        (spec.RLOO(kl=NO_KL, epochs_per_step=2), True, False, False),
-        (spec.GRPO(kl=NO_KL), False, False, False),
-    ],
-)
-def test_needs(entry: spec.PPO | spec.RLOO | spec.GRPO, old: bool, reference: bool, critic: bool) -> None:
-    name = {spec.PPO: "ppo", spec.RLOO: "rloo", spec.GRPO: "grpo"}[type(entry)]
-    algorithm: Algorithm = load_algorithm(name)(entry)
-    assert (algorithm.needs_old_logprobs, algorithm.needs_reference, algorithm.needs_critic) == (
-        old,
-        reference,
-        critic,
-    )
-    assert (algorithm.value_objective() is not None) == critic
-
-
 def test_an_unknown_algorithm_is_refused_by_name() -> None:
-    with pytest.raises(LookupError, match=r"no algorithm dpo2; there are \['grpo', 'ppo'"):
+    with pytest.raises(LookupError, match=r"no algorithm dpo2; there are \['cispo', 'dapo'"):
         load_algorithm("dpo2")

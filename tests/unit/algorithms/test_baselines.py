@@ -1,4 +1,4 @@
-"""Leave-one-out, group moments, whitening."""
+"""Leave-one-out and group moments."""
 
 import statistics
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubealign_services.algorithms.baselines import constant_share, group_moments, leave_one_out
-from kubealign_services.algorithms.whitening import masked_mean, masked_std, whiten
+from kubealign_services.algorithms.moments import masked_mean
 
 
 def float64(*values: float) -> torch.Tensor:
@@ -50,15 +50,7 @@ def test_constant_share_counts_groups_that_teach_nothing() -> None:
     assert constant_share(float64(1, 0, 1, 1, 3), torch.tensor([0, 1, 0, 1, 2])) == pytest.approx(2 / 3)
 
 
-def test_whitening_looks_at_the_masked_entries_alone() -> None:
-    # 1, 2, 6 as above: (1 - 3) / 2.6457513 = -0.7559289, (2 - 3) / ... = -0.3779645, 3 / ... = 1.1338934.
+def test_the_masked_mean_looks_at_the_masked_entries_alone() -> None:
     values, mask = float64(1, 1e9, 2, float("nan"), 6), torch.tensor([1, 0, 1, 0, 1])
     assert float(masked_mean(values, mask)) == pytest.approx(3)
-    assert float(masked_std(values, mask)) == pytest.approx(2.6457513110645907)
-    expected = [-0.7559289460184544, 0, -0.3779644730092272, 0, 1.1338934190276817]
-    assert whiten(values, mask).tolist() == pytest.approx(expected, abs=1e-7)
-
-
-@pytest.mark.parametrize("mask", [[0, 0], [1, 0]])
-def test_whitening_of_one_or_no_entry_is_zero(mask: list[int]) -> None:
-    assert whiten(float64(4, 5), torch.tensor(mask)).tolist() == [0, 0]
+    assert float(masked_mean(values, torch.zeros(5))) == 0

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from kubealign_services.algorithms.surrogate import clipped_surrogate
+from kubealign.spec.algorithms import Clip
+from kubealign_services.algorithms.surrogate import Actions, ClippedRatio, Terms
 from kubealign_services.algorithms.value_loss import clipped_value_loss, explained_variance
 
 
@@ -13,38 +14,57 @@ def float64(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-# Clip range 0.8 to 1.3 (low 0.2, high 0.3).
+def surrogate(log_ratio: torch.Tensor, advantages: torch.Tensor, clip: Clip) -> Terms:
+    return ClippedRatio(clip)(Actions(log_ratio, log_ratio, advantages))
+
+
+# Clip range 0.8 to 1.3 (low 0.2, high 0.3); dual 2.
 SURROGATES = [
-    # ratio, advantage, loss, clipped, gradient of the loss by the log-ratio (-r A where the ratio is free,
-    # else 0)
-    (1.0, 2.0, -2.0, 0, -2.0),
-    (1.5, 2.0, -2.6, 1, 0.0),  # min(3, 1.3 * 2)
-    (1.5, -2.0, 3.0, 0, 3.0),  # min(-3, -2.6)
-    (0.5, 2.0, -1.0, 0, -1.0),  # min(1, 1.6)
-    (0.5, -2.0, 1.6, 1, 0.0),  # min(-1, -1.6)
-    (1.25, 2.0, -2.5, 0, -2.5),  # within the upper bound, outside the lower one mirrored
+    # ratio, advantage, loss, clipped below, above, dual, gradient of the loss by the log-ratio (-r A where
+    # the ratio is free, else 0)
+    (1.0, 2.0, -2.0, 0, 0, 0, -2.0),
+    (1.5, 2.0, -2.6, 0, 1, 0, 0.0),  # min(3, 1.3 * 2)
+    (1.5, -2.0, 3.0, 0, 0, 0, 3.0),  # min(-3, -2.6)
+    (0.5, 2.0, -1.0, 0, 0, 0, -1.0),  # min(1, 1.6)
+    (0.5, -2.0, 1.6, 1, 0, 0, 0.0),  # min(-1, -1.6)
+    (1.25, 2.0, -2.5, 0, 0, 0, -2.5),  # within the upper bound, outside the lower one mirrored
+    (1.9, -2.0, 3.8, 0, 0, 0, 3.8),  # within the dual bound
+    (2.5, -2.0, 4.0, 0, 0, 1, 0.0),  # max(min(-5, -2.6), 2 * -2)
+    (2.5, 2.0, -2.6, 0, 1, 0, 0.0),  # the dual bound is for advantages below 0 alone
 ]
 
 
-@pytest.mark.parametrize(("ratio", "advantage", "loss", "clipped", "gradient"), SURROGATES)
+@pytest.mark.parametrize(("ratio", "advantage", "loss", "below", "above", "dual", "gradient"), SURROGATES)
 def test_surrogate_by_hand(
-    ratio: float, advantage: float, loss: float, clipped: int, gradient: float
+    ratio: float, advantage: float, loss: float, below: int, above: int, dual: int, gradient: float
 ) -> None:
     log_ratio = float64(math.log(ratio)).requires_grad_()
-    terms = clipped_surrogate(log_ratio, float64(advantage), low=0.2, high=0.3)
+    terms = surrogate(log_ratio, float64(advantage), Clip(low=0.2, high=0.3, dual=2.0))
     terms.loss.sum().backward()  # type: ignore[no-untyped-call]
     assert float(terms.loss.detach()) == pytest.approx(loss, abs=1e-12)
-    assert float(terms.clipped) == clipped
+    assert {name: float(value) for name, value in terms.shares.items()} == {
+        "policy/clip_fraction": below + above + dual,
+        "policy/clip_low_fraction": below,
+        "policy/clip_high_fraction": above,
+        "policy/clip_dual_fraction": dual,
+    }
     assert log_ratio.grad is not None
     assert float(log_ratio.grad) == pytest.approx(gradient, abs=1e-12)
-    assert float(terms.ratio) == pytest.approx(ratio, abs=1e-12)
-    # exp(d) - 1 - d, for example 1.5 - 1 - 0.4054651 = 0.0945349
-    assert float(terms.approximate_kl) == pytest.approx(ratio - 1 - math.log(ratio), abs=1e-12)
+
+
+def test_without_a_dual_bound_a_bad_action_s_loss_grows_with_its_ratio() -> None:
+    log_ratio = float64(math.log(100)).requires_grad_()
+    terms = surrogate(log_ratio, float64(-2.0), Clip())
+    terms.loss.sum().backward()  # type: ignore[no-untyped-call]
+    assert float(terms.loss.detach()) == pytest.approx(200)
+    assert "policy/clip_dual_fraction" not in terms.shares
+    assert log_ratio.grad is not None
+    assert float(log_ratio.grad) == pytest.approx(200)
 
 
 def test_a_ratio_beyond_all_bounds_gives_no_nan() -> None:
-    log_ratio = torch.tensor([1000.0, -1000.0], requires_grad=True)
-    terms = clipped_surrogate(log_ratio, torch.tensor([1.0, 1.0]), 0.2, 0.2)
+    log_ratio = torch.tensor([1000.0, -1000.0, 1000.0], requires_grad=True)
+    terms = surrogate(log_ratio, torch.tensor([1.0, 1.0, -1.0]), Clip(dual=3.0))
     terms.loss.sum().backward()  # type: ignore[no-untyped-call]
     assert log_ratio.grad is not None
     assert torch.isfinite(log_ratio.grad).all()

@@ -14,7 +14,8 @@ from support.dashboard import JOBS, LETTERS, browsing, site_with_jobs
 from support.ruled_access import Person, RuledAccess, bearer
 
 #: What anybody may have: nothing of it says anything of a job.
-OPEN = {"/", "/jobs", "/jobs/{place:path}", "/favicon.ico", "/static", "/static/plotly.min.js"}
+OPEN = {"/", "/jobs", "/jobs/{place:path}", "/favicon.ico", "/static", "/static/js/algorithms.js"}
+OPEN |= {"/static/plotly.min.js"}
 OPEN |= {"/healthz", "/readyz", "/metrics"}
 READING = {"get", "list", "watch"}
 

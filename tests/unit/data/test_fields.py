@@ -6,33 +6,91 @@ import pytest
 
 from kubealign.spec.data import Data
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.fields import Example, named_columns, read
+from kubealign_services.data.example import Dialogue, Example
+from kubealign_services.data.fields import named_columns, read
 
 SOURCE = {"source": {"path": "/rows.jsonl"}}
 USER, ANSWER = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}
+WRONG = {"role": "assistant", "content": "5"}
 
 
 def data(member: str, **fields: Any) -> Any:
     return Data.model_validate({member: SOURCE | fields}).value
 
 
-def test_the_four_kinds_of_text() -> None:
-    row = {"prompt": "p", "response": "r", "chosen": "c", "rejected": "x", "rating": 3}
-    assert read(data("prompts"), row, 0) == Example(0, "p")
-    assert read(data("demonstrations"), row, 1) == Example(1, "p", {"response": "r"})
-    assert read(data("preferences"), row, 2) == Example(2, "p", {"chosen": "c", "rejected": "x"})
-    assert read(data("ratings"), row, 3) == Example(3, "p", {"response": "r"}, 3.0)
+ROW = {
+    "prompt": "p",
+    "response": "r",
+    "chosen": "c",
+    "rejected": "x",
+    "rating": 3,
+    "wit": None,
+    "label": False,
+    "better": 4,
+    "worse": 1.5,
+}
 
 
-def test_the_three_kinds_of_messages() -> None:
+def test_the_kinds_of_text() -> None:
+    assert read(data("prompts"), ROW, 0) == Example(0, "p")
+    assert read(data("demonstrations"), ROW, 1) == Example(1, "p", {"response": "r"})
+    assert read(data("preferences"), ROW, 2) == Example(2, "p", {"chosen": "c", "rejected": "x"})
+    assert read(data("ratings"), ROW, 3) == Example(3, "p", {"response": "r"}, ratings=[3.0])
+    assert read(data("unpaired"), ROW, 4) == Example(4, "p", {"response": "r"}, label=False)
+
+
+def test_several_ratings_one_of_them_not_known() -> None:
+    columns = {"format": {"text": {"ratings": ["wit", "rating"]}}}
+    assert read(data("ratings", **columns), ROW, 0).ratings == [None, 3.0]
+
+
+def test_preferences_with_ratings() -> None:
+    rated = {"chosenRating": "better", "rejectedRating": "worse"}
+    example = read(data("preferences", format={"text": rated}), ROW, 0)
+    assert example == Example(
+        0, "p", {"chosen": "c", "rejected": "x"}, chosen_rating=4.0, rejected_rating=1.5
+    )
+    row = {"chosen": [USER, ANSWER], "rejected": [USER, WRONG], "better": 4, "worse": 1.5}
+    example = read(data("preferences", format={"chat": rated}), row, 0)
+    assert (example.chosen_rating, example.rejected_rating) == (4.0, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("held", "label"), [(True, True), (False, False), (1, True), (0, False), (1.0, True)]
+)
+def test_labels(held: Any, label: bool) -> None:
+    example = read(data("unpaired"), ROW | {"label": held}, 0)
+    assert example.label is label
+
+
+def test_the_kinds_of_messages() -> None:
     chat: dict[str, Any] = {"format": {"chat": {}}}
     assert read(data("prompts", **chat), {"messages": [USER]}, 0) == Example(0, [USER])
-    assert read(data("demonstrations", **chat), {"messages": [USER, ANSWER]}, 0) == Example(
-        0, [USER], {"response": "4"}
-    )
-    worse = {"role": "assistant", "content": "5"}
-    row = {"chosen": [USER, ANSWER], "rejected": [USER, worse]}
+    answered = {"messages": [USER, ANSWER], "rating": 2, "label": 1}
+    assert read(data("demonstrations", **chat), answered, 0) == Example(0, [USER], {"response": "4"})
+    assert read(data("ratings", **chat), answered, 0) == Example(0, [USER], {"response": "4"}, ratings=[2.0])
+    assert read(data("unpaired", **chat), answered, 0) == Example(0, [USER], {"response": "4"}, label=True)
+    row = {"chosen": [USER, ANSWER], "rejected": [USER, WRONG]}
     assert read(data("preferences", **chat), row, 0) == Example(0, [USER], {"chosen": "4", "rejected": "5"})
+
+
+def test_chosen_turns() -> None:
+    """The prompt ends where the first imitated message begins."""
+    skipped = ANSWER | {"weight": 0}
+    messages = [USER, skipped, USER, ANSWER | {"weight": 1}, USER, WRONG]
+
+    def read_with(turns: str, held: list[Any] = messages) -> Example:
+        return read(data("demonstrations", format={"chat": {"turns": turns}}), {"messages": held}, 0)
+
+    assert read_with("Last") == Example(0, messages[:-1], {"response": "5"})
+    assert read_with("All") == Example(0, [USER], dialogue=Dialogue(messages, [1, 3, 5]))
+    assert read_with("Weighted") == Example(0, messages[:3], dialogue=Dialogue(messages, [3, 5]))
+    with pytest.raises(DataError, match=r"row 1: column 'messages': every message .* says weight: 0"):
+        read_with("Weighted", [USER, skipped])
+    with pytest.raises(DataError, match=r"message 2 says weight: 0\.5; it may be 0 or 1"):
+        read_with("Weighted", [USER, ANSWER | {"weight": 0.5}])
+    with pytest.raises(DataError, match="no message before the assistant's first"):
+        read_with("All", [ANSWER, USER, ANSWER])
 
 
 def test_what_parquet_adds_to_messages_is_taken_away() -> None:
@@ -46,6 +104,21 @@ def test_named_columns_know_their_place() -> None:
         "spec.data.demonstrations.format.text.prompt": "question",
         "spec.data.demonstrations.format.text.response": "answer",
     }
+    chat = {"chat": {"ratings": ["wit", "rating"]}}
+    assert named_columns(data("ratings", format=chat), "d") == {
+        "d.format.chat.messages": "messages",
+        "d.format.chat.ratings[0]": "wit",
+        "d.format.chat.ratings[1]": "rating",
+    }
+    turns = {"chat": {"turns": "All"}}
+    assert named_columns(data("demonstrations", format=turns), "d") == {"d.format.chat.messages": "messages"}
+    rated = {"text": {"chosenRating": "better"}}
+    assert named_columns(data("preferences", format=rated), "d") == {
+        "d.format.text.prompt": "prompt",
+        "d.format.text.chosen": "chosen",
+        "d.format.text.rejected": "rejected",
+        "d.format.text.chosenRating": "better",
+    }
 
 
 @pytest.mark.parametrize(
@@ -57,6 +130,21 @@ def test_named_columns_know_their_place() -> None:
         ("ratings", {}, {"prompt": "p", "response": "r", "rating": "5"}, "not a finite number"),
         ("ratings", {}, {"prompt": "p", "response": "r", "rating": True}, "not a finite number"),
         ("ratings", {}, {"prompt": "p", "response": "r", "rating": float("nan")}, "not a finite number"),
+        ("ratings", {}, {"prompt": "p", "response": "r", "rating": None}, "'rating' are null: one must be"),
+        (
+            "unpaired",
+            {},
+            {"prompt": "p", "response": "r", "label": "true"},
+            r"'true' \(str\), not true or false",
+        ),
+        ("unpaired", {}, {"prompt": "p", "response": "r", "label": 2}, r"holds 2 \(int\), not true or false"),
+        ("unpaired", {}, {"prompt": "p", "response": "r", "label": None}, "not true or false"),
+        (
+            "preferences",
+            {"format": {"text": {"chosenRating": "better"}}},
+            {"prompt": "p", "chosen": "c", "rejected": "x", "better": None},
+            r"column 'better' holds None \(NoneType\), not a finite number",
+        ),
         ("prompts", {"format": {"chat": {}}}, {"messages": "hi"}, "not a list of messages"),
         ("prompts", {"format": {"chat": {}}}, {"messages": []}, "not a list of messages"),
         ("prompts", {"format": {"chat": {}}}, {"messages": [{"role": "user"}]}, "message 1 is"),

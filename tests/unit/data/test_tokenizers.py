@@ -10,7 +10,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from kubealign_services.data.chat import ensure_template, prompt_text, template_texts
 from kubealign_services.data.errors import DataError
-from kubealign_services.data.fields import Example
+from kubealign_services.data.example import Example
 from kubealign_services.data.rendering import Renderer, training_texts
 from kubealign_services.data.tokenizers import (
     begins_with,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic.alias_generators import to_snake
 
 from kubealign.spec.errors import SpecErrors
 from kubealign.spec.job import AlignmentJobSpec
@@ -15,7 +16,6 @@ from support.doc_blocks import PAGES, ROOT, Block, blocks
 #: A comment before a block of YAML that is no job's.
 NO_JOB = "not a job"
 _NAMES = {field.alias or name for name, field in AlignmentJobSpec.model_fields.items()}
-_ALGORITHMS = {"sft": "sft", "rewardModel": "reward-model", "ppo": "ppo", "rloo": "rloo", "grpo": "grpo"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -45,7 +45,7 @@ def within_a_job(part: Any, block: Block) -> str:
     strangers = given.keys() - _NAMES - {"metadata"}
     assert not strangers, f"{block}: a job has no {strangers}; mark it with <!-- {NO_JOB} --> if it is none"
     algorithm = next(iter(given.get("algorithm", {"ppo": {}})))
-    job = yaml.safe_load(template(_ALGORITHMS[algorithm], "shown"))
+    job = yaml.safe_load(template(to_snake(algorithm).replace("_", "-"), "shown"))
     job["spec"] |= {name: value for name, value in given.items() if name != "metadata"}
     return yaml.safe_dump(job)
 

@@ -6,10 +6,13 @@ import torch
 
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import encode
+from kubealign_services.batch.companions import without_companions
 from kubealign_services.batch.packed import Batch
-from kubealign_services.driver.assembly import assemble, oldest_version, staleness
+from kubealign_services.driver.assembly import Sampled, assemble, oldest_version, staleness
 from kubealign_services.driver.failures import JobFailed
 from kubealign_services.driver.ledger import Group
+
+SAMPLED = Sampled(1.0, 4)
 
 
 def group(name: str, versions: list[int], reward: float, reference: int | None = None) -> Group:
@@ -38,7 +41,11 @@ def group(name: str, versions: list[int], reward: float, reference: int | None =
 
 def test_groups_follow_one_another_with_their_columns() -> None:
     batch = assemble(
-        [group("0/5", [3, 3], 0.5, 3), group("0/2", [2], -1.0, 2)], ["exact"], 0.7, reference=True
+        [group("0/5", [3, 3], 0.5, 3), group("0/2", [2], -1.0, 2)],
+        ["exact"],
+        Sampled(0.7, 9),
+        3,
+        reference=True,
     )
     assert batch.sample_ids == ["0/5#0", "0/2#0"]
     assert batch.tokens.tolist() == [0, 1, 2, 0, 1]
@@ -48,11 +55,11 @@ def test_groups_follow_one_another_with_their_columns() -> None:
     assert batch.sequence("truncated").tolist() == [1, 1]
     # linspace(-1, 0, 3) = -1, -.5, 0 and linspace(-1, 0, 2) = -1, 0
     assert batch.token("reference_logprobs").tolist() == [-1.0, -0.5, 0.0, -1.0, 0.0]
-    assert batch.scalars == {"temperature": 0.7}
+    assert batch.scalars == {"temperature": 0.7, "max_tokens": 9.0, "version": 3.0}
 
 
 def test_staleness_counts_from_the_oldest_response_token() -> None:
-    batch = assemble([group("a", [3, 1], 0.0), group("b", [4], 0.0)], ["exact"], 1.0, reference=False)
+    batch = assemble([group("a", [3, 1], 0.0), group("b", [4], 0.0)], ["exact"], SAMPLED, 4, reference=False)
     # trained at version 4: the oldest tokens are of versions 1 and 4
     assert staleness(batch, 4).tolist() == [3, 0]
     assert oldest_version(group("a", [3, 1], 0.0)) == 1
@@ -60,4 +67,15 @@ def test_staleness_counts_from_the_oldest_response_token() -> None:
 
 def test_a_reference_that_counts_otherwise_is_refused() -> None:
     with pytest.raises(JobFailed, match="2 log-probabilities for the 3 tokens of sample a#0"):
-        assemble([group("a", [1, 1], 0.0, reference=2)], ["exact"], 1.0, reference=True)
+        assemble([group("a", [1, 1], 0.0, reference=2)], ["exact"], SAMPLED, 1, reference=True)
+
+
+def test_greedy_samples_are_companions() -> None:
+    whole = group("a", [1, 1], 0.5)
+    alone = group("a", [1], 0.25).rollouts[0]
+    whole.samples, whole.rollouts[1] = 2, alone
+    whole.scores[1, alone.sequence.digest, "exact"] = scoring_pb2.Score(reward=0.25)
+    batch = assemble([whole], ["exact"], Sampled(1.0, 4, greedy_samples=1), 1, reference=False)
+    assert batch.sequence("companion").tolist() == [0, 1]
+    assert without_companions(batch).sample_ids == ["a#0"]
+    assert "companion" not in without_companions(batch).sequence_columns

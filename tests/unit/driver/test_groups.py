@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import torch
 
+from kubealign.spec.rewards import Reward, RewardFunction
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
@@ -17,6 +18,7 @@ from kubealign_services.data.prepared import PreparedRow
 from kubealign_services.driver.exchange import Exchange
 from kubealign_services.driver.failures import JobFailed, Stopping
 from kubealign_services.driver.groups import GroupBuffer, GroupPlan
+from kubealign_services.driver.informative import DynamicSampling
 from kubealign_services.driver.supply import EpochSupply, ListSupply
 
 ROWS = [
@@ -68,7 +70,7 @@ def rollout_of(
     )
 
 
-def score_of(rollout: rollout_pb2.Rollout) -> scoring_pb2.Score:
+def score_of(rollout: rollout_pb2.Rollout, reward: float) -> scoring_pb2.Score:
     return scoring_pb2.Score(
         fence=rollout.fence,
         group_id=rollout.group_id,
@@ -76,31 +78,44 @@ def score_of(rollout: rollout_pb2.Rollout) -> scoring_pb2.Score:
         sample=rollout.sample,
         digest=rollout.sequence.digest,
         source="exact",
-        reward=1.0,
+        reward=reward,
     )
 
 
-async def answer(bus: MemoryBus, verdict: Verdict, asked: list[rollout_pb2.WorkItem], version: int) -> None:
-    """A rollout worker and a scorer in one: publishes scores before rollouts, to have them cross."""
+#: row -> the reward of each of its samples.
+Rewards = Callable[[str], list[float]]
+
+
+def all_one(row: str) -> list[float]:
+    return [1.0, 1.0]
+
+
+async def answer(
+    bus: MemoryBus, verdict: Verdict, asked: list[rollout_pb2.WorkItem], version: int | None, rewards: Rewards
+) -> None:
+    """A rollout worker and a scorer in one: publishes scores before rollouts, to have them cross. version:
+    that it makes all with; None: the least that is asked for."""
     while True:
         for delivery in await bus.pull("work", "rollout", 8, 1.0):
             item = rollout_pb2.WorkItem.FromString(delivery.data)
             asked.append(item)
             error = verdict(item) or ""
+            held = item.min_version if version is None else version
             for sample in range(item.samples):
-                rollout = rollout_of(item, sample, version, error)
+                rollout = rollout_of(item, sample, held, error)
+                reward = rewards(item.group_id.rpartition("/")[2])[sample]
                 name = f"{item.fence}:{item.group_id}:{item.attempt}:{sample}"
-                await bus.publish("scores", score_of(rollout).SerializeToString(), name)
+                await bus.publish("scores", score_of(rollout, reward).SerializeToString(), name)
                 await bus.publish("rollouts", rollout.SerializeToString(), name)
             await delivery.ack()
 
 
 @asynccontextmanager
 async def exchange(
-    verdict: Verdict = lambda item: None, version: int = 0
+    verdict: Verdict = lambda item: None, version: int | None = 0, rewards: Rewards = all_one
 ) -> AsyncIterator[tuple[Exchange, asyncio.Event, list[rollout_pb2.WorkItem]]]:
     bus, stop, asked = MemoryBus(), asyncio.Event(), list[rollout_pb2.WorkItem]()
-    worker = asyncio.create_task(answer(bus.another(), verdict, asked, version))
+    worker = asyncio.create_task(answer(bus.another(), verdict, asked, version, rewards))
     try:
         async with Exchange(bus, 1, stop, lambda text: None) as opened:
             yield opened, stop, asked
@@ -227,7 +242,48 @@ async def test_what_the_bus_loses_is_asked_for_again() -> None:
         await bus.lose()
         for rollout in (first, second):
             assert await pulled("rollouts") == rollout.SerializeToString()
-            await bus.publish("scores", score_of(rollout).SerializeToString(), str(rollout.sample))
+            await bus.publish("scores", score_of(rollout, 1.0).SerializeToString(), str(rollout.sample))
         assert await other.pull("work", "other", 1, 0.2) == [], "both samples have come"
         (group,) = await taking
         assert group.attempt == 0 and sorted(group.rollouts) == [0, 1]
+
+
+REWARDS = [Reward(name="exact", function=RewardFunction(module="a:b"))]
+
+
+async def test_groups_that_teach_nothing_are_dropped_and_others_take_their_place() -> None:
+    # Rows 0 and 2 have samples that are all alike.
+    rewards = {"0": [1.0, 1], "1": [0.0, 1], "2": [0.0, 0], "3": [1.0, 0], "4": [0.5, 0], "5": [1.0, 1]}
+    async with exchange(rewards=rewards.__getitem__) as (opened, _, _asked):
+        dynamic = DynamicSampling(REWARDS, 6)
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic=dynamic)
+        taken = await buffer.take(version=0)
+        assert [group.group_id for group in taken] == ["0/1", "0/3", "0/4"]
+        assert buffer.uninformative == 2
+        assert buffer.outstanding == []
+
+
+async def test_a_step_is_filled_with_what_teaches_nothing_once_enough_was_dropped() -> None:
+    async with exchange(version=None) as (opened, _, _asked):
+        dynamic = DynamicSampling(REWARDS, 2)
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic=dynamic)
+        taken = await buffer.take(version=0)
+        assert [group.group_id for group in taken] == ["0/2", "0/3", "0/4"]
+        assert buffer.uninformative == 2
+        assert [group.group_id for group in await buffer.take(version=1)] != []
+
+
+async def test_with_staleness_groups_are_asked_for_ahead_and_those_too_old_again() -> None:
+    async with exchange(version=None) as (opened, _, _asked):
+        buffer = GroupBuffer(opened, epochs(), plan(max_staleness=1), "train", ("exact",))
+        assert [group.group_id for group in await buffer.take(version=0)] == ["0/0", "0/1", "0/2"]
+        # Three more were asked for at version 0 beside them.
+        assert buffer.outstanding == ["0/3", "0/4", "0/5"]
+        taken = await buffer.take(version=1)
+        assert [group.group_id for group in taken] == ["0/3", "0/4", "0/5"]
+        assert [group.min_version for group in taken] == [0, 0, 0]
+        assert buffer.discarded == 0
+        # What was asked for at version 1 and is wanted at version 3 is too old: made again.
+        taken = await buffer.take(version=3)
+        assert [group.min_version for group in taken] == [3, 3, 3]
+        assert buffer.discarded >= 3

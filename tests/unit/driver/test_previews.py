@@ -92,7 +92,7 @@ def test_validation_samples() -> None:
     sample = ValidationSample(
         "val@3/0", "a", "bc", 2, True, {"exact": 0.5}, {}, tokens=[1, 2], logprobs=[-1, -2]
     )
-    (shown,) = Previews(TEXTS, seed=1).of_validation([sample], step=3, version=3)
+    (shown,) = Previews(TEXTS, seed=1).of_answers([sample], step=3, version=3)
     read = sample_of("", 3, shown)
     assert (read.purpose, read.reward, read.rewards, read.truncated) == (
         "validation",

@@ -73,6 +73,27 @@ def test_chosen_is_worked_and_right_and_rejected_is_what_its_kind_says(data: Pat
         assert shares["worked-wrong"] / sum(shares.values()) == pytest.approx(0.5, abs=0.05)
 
 
+def test_preferred_letters_are_in_order_and_the_parts_share_no_prompt(tmp_path: Path) -> None:
+    make, measure = module("preference/make_data.py").make, module("preference/rewards.py").in_order
+    make(1, tmp_path / "one")
+    make(1, tmp_path / "again")
+    found = {path.stem: rows(path) for path in (tmp_path / "one").iterdir()}
+    for path in (tmp_path / "one").iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+    prompts = [{row["prompt"] for row in found[name]} for name in ("sft", "pairs", "held_pairs")]
+    assert [len(part) for part in prompts] == [740, 740, 200] and len(set.union(*prompts)) == 1680
+    for row in found["pairs"]:
+        assert measure([row["prompt"]] * 2, [row["chosen"], row["rejected"]]) == [1, 0]
+        assert row["chosenRating"] == 1 > row["rejectedRating"]
+    singles = found["singles"]
+    right = measure([row["prompt"] for row in singles], [row["response"] for row in singles])
+    assert right == [float(row["label"]) for row in singles]
+    assert sum(right) / len(right) == pytest.approx(0.5, abs=0.05)
+    shown = found["sft"]
+    imitated = measure([row["prompt"] for row in shown], [row["response"] for row in shown])
+    assert sum(imitated) / len(imitated) == pytest.approx(0.5, abs=0.05)
+
+
 def test_measures_of_sums() -> None:
     measures = module("arithmetic/rewards.py")
     responses = ["83", "70+13=83", "60+13=83", "70+13=82", "70+13=", "", "183"]
@@ -92,10 +113,62 @@ def test_measures_of_word_problems() -> None:
     assert rewards.form(["?"] * 6, responses, answer=answer) == forms
 
 
-@pytest.mark.parametrize(("file", "count"), [("arithmetic/jobs.yaml", 3), ("gsm8k/jobs.yaml", 5)])
+@pytest.mark.parametrize(
+    ("file", "count"),
+    [
+        ("arithmetic/jobs.yaml", 3),
+        ("gsm8k/jobs.yaml", 5),
+        ("lora/jobs.yaml", 4),
+        ("preference/jobs.yaml", 7),
+        ("distillation/jobs.yaml", 3),
+        ("plugin/jobs.yaml", 2),
+        ("rounds/jobs.yaml", 4),
+        ("reinforcement/jobs.yaml", 12),
+        ("steerlm/jobs.yaml", 6),
+        ("constitutional/jobs.yaml", 6),
+    ],
+)
 def test_jobs_are_valid(file: str, count: int, tmp_path: Path) -> None:
-    jobs = load_jobs(EXAMPLES / file, {"DATA": str(tmp_path)})
-    assert len(jobs) == count
+    path = EXAMPLES / file
+    parameters = {"DATA": str(tmp_path)} if "${DATA}" in path.read_text() else {}
+    assert len(load_jobs(path, parameters)) == count
+
+
+def test_what_is_wanted_in_rounds_is_measured(tmp_path: Path) -> None:
+    module("rounds/make_data.py").make(1, tmp_path)
+    measures = module("rounds/rewards.py")
+    shown = rows(tmp_path / "demonstrations.jsonl")
+    prompts, responses = ([row[name] for row in shown] for name in ("prompt", "response"))
+    assert measures.wanted(prompts, responses) == [1.0] * 48
+    assert measures.wanted(["bda>"] * 3, ["aab", "aaaa", ""]) == pytest.approx([2 / 3, 0, 0])
+    assert measures.letter_a(["bda>"] * 3, ["aab", "aaaa", "bcd"]) == pytest.approx([2 / 3, 0, 0])
+    held = [row["prompt"] for row in rows(tmp_path / "held.jsonl")]
+    assert len({*prompts, *held}) == 64
+    start = rows(tmp_path / "start.jsonl")
+    assert not any(row["prompt"] in held for row in start)
+    judged = [row for row in start if row["prompt"].endswith("=")]
+    assert all(row["response"] == str(row["prompt"].count("a")) for row in judged)
+
+
+def test_the_constitution_is_taught_on_words_that_it_is_not_applied_to(tmp_path: Path) -> None:
+    module("constitutional/make_data.py").make(1, tmp_path)
+    measures = module("constitutional/rewards.py")
+    taught = rows(tmp_path / "taught.jsonl")
+    words = {
+        name: {row["prompt"][:2] for row in rows(tmp_path / f"{name}.jsonl")} for name in ("prompts", "held")
+    }
+    words["taught"] = {row["prompt"][:2] for row in taught}
+    assert [len(words[name]) for name in ("taught", "prompts", "held")] == [70, 50, 24]
+    assert len(set.union(*words.values())) == 144
+    answers = [row for row in taught if row["prompt"][2:] == "?"]
+    prompts, responses = ([row[name] for row in answers] for name in ("prompt", "response"))
+    assert measures.right(prompts, responses) == [1.0] * 140
+    assert sum(measures.calm(prompts, responses)) == 70
+    assert measures.right(["ab?"] * 4, ["ab.", "ab", "ac.", ""]) == [1, 0, 0, 0]
+    judged = {row["prompt"]: row["response"] for row in taught if "more calm" in row["prompt"]}
+    assert all(
+        (prompt.index("!") > prompt.index(" B:")) == (answer == "A") for prompt, answer in judged.items()
+    )
 
 
 #: Where data, measures and results lie, and what pods ask for.

@@ -260,3 +260,10 @@ def test_the_worst_comes_first(found: Found) -> None:
         )
     ]
     assert severities == [Severity.CRITICAL, Severity.WARNING, Severity.INFO]
+
+
+def test_rewards_that_are_alike_are_nothing_to_a_job_that_learns_nothing(found: Found) -> None:
+    sick = {"reward__std": lambda s: 0.0}
+    assert [finding.anchor for finding in found(**sick)] == ["rewards-alike"]
+    resource = RESOURCE | {"spec": {"algorithm": {"generate": {}}}}
+    assert found(resource=resource, **sick) == []

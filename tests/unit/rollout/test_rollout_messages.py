@@ -1,9 +1,11 @@
 """Work items to engine requests, samples to messages."""
 
+from dataclasses import replace
+
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.generation.contract import Finish, GeneratedSample
-from kubealign_services.rollout.messages import failure_of, message_id, request_of, rollout_of
+from kubealign_services.rollout.messages import failure_of, message_id, parts_of, rollout_of
 
 ITEM = rollout_pb2.WorkItem(
     fence=3,
@@ -31,12 +33,26 @@ SAMPLE = GeneratedSample(
 
 
 def test_the_request_is_known_by_fence_and_attempt_too() -> None:
-    request = request_of(ITEM)
+    ((request, first),) = [(part.request, part.first) for part in parts_of(ITEM)]
+    assert first == 0
     assert request.request_id == "3:train:0/7:1"
     assert (request.prompt_tokens, request.seeds) == ((5, 6), (11, 12))
     sampling = request.sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.top_k, sampling.top_p) == (4, 0.5, 3, 0.9)
     assert (sampling.stop, sampling.stop_token_ids) == (("x",), (2,))
+
+
+def test_the_last_samples_are_greedy_where_the_item_says_so() -> None:
+    item = rollout_pb2.WorkItem()
+    item.CopyFrom(ITEM)
+    item.greedy_samples = 1
+    sampled, greedy = parts_of(item)
+    assert (sampled.request.seeds, sampled.request.sampling.temperature, sampled.first) == ((11,), 0.5, 0)
+    assert (greedy.request.seeds, greedy.request.sampling.temperature, greedy.first) == ((12,), 0.0, 1)
+    assert sampled.request.request_id != greedy.request.request_id
+    # The first sample of the greedy part is the group's second.
+    made = rollout_of(item, replace(SAMPLE, sample=0), "rollout-0", greedy.first)
+    assert (made.sample, decode(made.sequence).sample_ids) == (1, ["0/7#1"])
 
 
 def test_columns_stand_at_the_tokens_that_they_are_of() -> None:

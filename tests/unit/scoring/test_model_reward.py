@@ -1,12 +1,14 @@
-"""Token scores to one score a sequence."""
+"""Token scores to one score a sequence, several scores to one reward, several models to one."""
 
 import pytest
 import torch
 from torch import Tensor
 
 from kubealign.spec.algorithms import Pooling
+from kubealign.spec.rewards import Aggregate
 from kubealign_services.batch.packed import Batch, pack
-from kubealign_services.scoring.models import ModelReward, NonFiniteScore
+from kubealign_services.scoring.attributes import UnknownAttribute, attribute_weights
+from kubealign_services.scoring.models import Ensemble, ModelReward, NonFiniteScore
 
 
 def batch() -> Batch:
@@ -33,3 +35,68 @@ def test_pooling() -> None:
 def test_a_score_that_is_no_number_names_its_sample() -> None:
     with pytest.raises(NonFiniteScore, match="no finite score for b"):
         forward([1.0, 2.0, 3.0, 4.0, float("nan")]).score(batch())
+
+
+def of_two(scores: list[tuple[float, float]], **weights: float) -> ModelReward:
+    """A model with the scores good and long: those of the last token of each sequence."""
+    values = torch.full((5, 2), -7.0)
+    values[[2, 4]] = torch.tensor(scores, dtype=torch.float32)
+    return ModelReward(
+        lambda batch, outputs: {"values": values}, Pooling.LAST_TOKEN, names=("good", "long"), weights=weights
+    )
+
+
+def test_several_scores_are_weighed_by_name() -> None:
+    # 0.5 * 2 - 1 * 3 = -2;  0.5 * 1 - 1 * 0 = 0.5
+    scored = of_two([(2, 3), (1, 0)], good=0.5, long=-1).read(batch())
+    assert scored.rewards.tolist() == [-2, 0.5]
+    assert {name: column.tolist() for name, column in scored.attributes.items()} == {
+        "good": [2, 1],
+        "long": [3, 0],
+    }
+    assert scored.disagreement is None
+    assert of_two([(2, 3), (1, 0)]).score(batch()).tolist() == [5, 1], "without weights all weigh 1"
+    assert of_two([(2, 3), (1, 0)], long=2).score(batch()).tolist() == [6, 0], "what is not named weighs 0"
+
+
+def test_one_score_has_no_attributes() -> None:
+    assert forward([1.0, 2.0, 3.0, 4.0, 5.0]).read(batch()).attributes == {}
+
+
+def test_an_unknown_attribute_is_named_with_those_there_are() -> None:
+    with pytest.raises(UnknownAttribute, match="has no score kind; it gives good, long"):
+        attribute_weights(("good", "long"), {"good": 1, "kind": 1})
+
+
+def test_an_infinite_attribute_is_found_though_it_weighs_nothing() -> None:
+    with pytest.raises(NonFiniteScore, match="no finite score for b"):
+        of_two([(2, 3), (1, float("inf"))], good=1).read(batch())
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "rewards", "good"),
+    [
+        # Members' rewards: (5, 1), (3, 3), (1, 5). Their means 3 and 3, the least 1 and 1.
+        (Aggregate.MEAN, [3, 3], [4 / 3, 5 / 3]),
+        (Aggregate.MINIMUM, [1, 1], [0, 1]),
+    ],
+)
+def test_an_ensemble_by_hand(aggregate: Aggregate, rewards: list[float], good: list[float]) -> None:
+    members = [of_two([(2, 3), (1, 0)]), of_two([(2, 1), (1, 2)]), of_two([(0, 1), (3, 2)])]
+    scored = Ensemble(members, aggregate).read(batch())
+    assert scored.rewards.tolist() == rewards
+    assert scored.attributes["good"].tolist() == pytest.approx(good)
+    # Deviation of 5, 3, 1: sqrt((4 + 0 + 4) / 3) = 1.6329931619.
+    assert scored.disagreement is not None
+    assert scored.disagreement.tolist() == pytest.approx([(8 / 3) ** 0.5] * 2)
+
+
+def test_the_models_of_an_ensemble_score_the_same() -> None:
+    one, two = forward([0.0] * 5), of_two([(2, 3), (1, 0)])
+    with pytest.raises(UnknownAttribute, match=r"models\[1\] gives the scores good, long; models\[0\] gives"):
+        Ensemble([one, two], Aggregate.MEAN)
+    other = ModelReward(one._forward, Pooling.LAST_TOKEN, names=("long", "good"))
+    with pytest.raises(UnknownAttribute, match="gives the scores long, good"):
+        Ensemble([two, other], Aggregate.MEAN)
+    named = ModelReward(one._forward, Pooling.LAST_TOKEN, names=("LABEL_0",))
+    assert Ensemble([one, named], Aggregate.MEAN).read(batch()).rewards.tolist() == [0, 0]

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubealign.spec.dependencies import dependencies, order
+from kubealign.spec.algorithms import Algorithm, Makes
+from kubealign.spec.dependencies import dependencies, made_by, misuse, order, references
 from kubealign.spec.errors import SpecErrors
+from kubealign.spec.fields import allowed
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.paths import dotted
 
 Make = Callable[..., dict[str, Any]]
 
@@ -40,6 +43,44 @@ def names(jobs: list[AlignmentJob]) -> list[str]:
 def test_every_place_of_a_model_counts() -> None:
     assert dependencies(job("a", "p", "c", "f", "r", "s")) == {"p", "c", "f", "r", "s"}
     assert dependencies(job("a")) == set()
+
+
+def test_every_data_set_counts() -> None:
+    given = job("a").model_dump(by_alias=True, exclude_unset=True)
+    given["spec"]["data"]["prompts"]["source"] = {"job": {"name": "d"}}
+    given["spec"]["validation"] = {"data": {"prompts": {"source": {"job": {"name": "v"}}}}}
+    reading = AlignmentJob.model_validate(given)
+    assert dependencies(reading) == {"d", "v"}
+    assert names(order([reading, job("v", "d"), job("d")], nothing)) == ["d", "v", "a"]
+    assert [(dotted(place), name) for place, name in references(reading)] == [
+        ("spec.data.prompts.source.job.name", "d"),
+        ("spec.validation.data.prompts.source.job.name", "v"),
+    ]
+
+
+def test_what_may_stand_where() -> None:
+    policy, critic, reward = ("spec", "policy", "model"), ("spec", "critic", "model"), ("spec", "rewards", 0)
+    rows = ("spec", "data", "prompts", "source", "job", "name")
+    may = {
+        policy: {Makes.POLICY},
+        critic: {Makes.POLICY, Makes.REWARD_MODEL},
+        reward: {Makes.REWARD_MODEL},
+        rows: {Makes.DATA},
+    }
+    for place, fitting in may.items():
+        assert {makes for makes in Makes if misuse(place, "other", makes) is None} == fitting
+    assert misuse(critic, "other", Makes.DATA) == (
+        "must be a job that makes a policy or a reward model: other makes data"
+    )
+
+
+def test_what_a_document_says_it_makes() -> None:
+    assert made_by({"generate": {}}) is Makes.DATA
+    assert made_by({"rewardModel": {}}) is Makes.REWARD_MODEL
+    assert made_by({"reward_model": {}}) is made_by({"tomorrows": {}}) is made_by({}) is None
+    made = {name: made_by({name: {}}) for name in allowed(Algorithm)}
+    others = {name for name, makes in made.items() if makes is not Makes.POLICY}
+    assert others == {"rewardModel", "generate", "annotate"}
 
 
 def test_sft_reward_model_and_ppo_of_one_file(document: Make) -> None:

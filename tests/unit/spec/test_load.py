@@ -290,7 +290,20 @@ def test_results_must_fit_what_they_are_used_for(document: Make, write: Write) -
         "sft: spec.policy.model.job.name: must be a job that makes a policy: rewardmodel makes a reward"
         in first
     )
-    assert "ppo: spec.rewards[0].model.job.name: must be a rewardModel job: sft learns no scores" in second
+    assert (
+        "ppo: spec.rewards[0].model.job.name: must be a job that makes a reward model: sft makes a policy"
+        in second
+    )
+
+
+def test_rows_come_from_jobs_that_make_data(document: Make, write: Write) -> None:
+    rows = {"spec.data.demonstrations.source": {"job": {"name": "rloo"}}}
+    (error,) = failures(write(document("sft", rows), document("rloo")))
+    place = "sft: spec.data.demonstrations.source.job.name"
+    assert f"{place}: must be a job that makes data: rloo makes a policy" in error
+    generate = {"spec.algorithm": {"generate": {}}}
+    jobs = load_jobs(write(document("sft", rows), document("rloo", generate)))
+    assert [job.name for job in jobs] == ["sft", "rloo"]
 
 
 def test_jobs_that_wait_for_one_another(document: Make, write: Write) -> None:

@@ -100,7 +100,7 @@ def test_a_process_in_full(document: Make) -> None:
         after=("prepare",),
         elastic=True,
     )
-    assert found["rollout-0"] == rollout_worker(0)
+    assert found["rollout-0"] == rollout_worker(job.spec, 0)
     assert found["rollout-0"].calls == ("trainer",)
     assert found["driver"] == Process(
         "driver",

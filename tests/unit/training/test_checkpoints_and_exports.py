@@ -3,6 +3,7 @@ refit."""
 
 # mypy: disable-error-code="no-untyped-call"
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Qwen3MoeConfig
 
+from kubealign.spec.algorithms import RewardModel as RewardModelSpec
 from kubealign.spec.training import AdamW, Optimizer, Precision, Trainer
 from kubealign_services.algorithms.contract import Objective
+from kubealign_services.algorithms.rating import RatingObjective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import CorruptCheckpoint, Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchBackend
@@ -150,6 +153,37 @@ def test_an_exported_reward_model_is_a_classifier(
     torch.testing.assert_close(frozen.forward(batch, frozenset({"values"}))["values"], wanted)
     critic = load_model(tmp_path / "result", Head.VALUE)
     assert critic.score is not None and not critic.score.weight.any()
+
+
+def test_several_scores_are_trained_kept_and_exported_under_their_names(
+    llama: Path, tmp_path: Path, make_batch: Callable[..., Batch]
+) -> None:
+    names = ("good", "long", "kind")
+    objective = RatingObjective(RewardModelSpec(language_model_coefficient=0.1), names)
+    batch = make_batch(5, 8, 3)
+    batch.token_columns["loss_mask"] = (batch.positions > 0).to(torch.uint8)
+    batch.sequence_columns["ratings"] = torch.tensor([[1.0, 2, 3], [4, math.nan, 0], [2, 1, math.nan]])
+    backend = make(llama, Head.SCORE, seed=3, pooling="LastToken", scores=names)
+    metrics = [backend.train_step(batch, objective, UpdatePlan(1, 3, seed=1)) for _ in range(3)]
+    assert metrics[-1]["rm/loss"] < metrics[0]["rm/loss"]
+    assert {f"rm/absolute_error/{name}" for name in names} <= metrics[0].keys()
+
+    (tmp_path / "shard").mkdir()
+    backend.save(tmp_path / "shard")
+    again = make(llama, Head.SCORE, seed=4, pooling="LastToken", scores=names)
+    again.load(tmp_path / "shard")
+    backend.export(tmp_path / "result")
+    wanted = backend.forward(batch, frozenset({"values"}))["values"]
+    assert torch.equal(again.forward(batch, frozenset({"values"}))["values"], wanted)
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "result").eval()
+    assert model.config.id2label == dict(enumerate(names)) and model.config.label2id["kind"] == 2
+    with torch.no_grad():
+        scores = [
+            model(tokens[None].long(), attention_mask=torch.ones(1, len(tokens))).logits[0]
+            for tokens in batch.tokens.split(batch.lengths.tolist())
+        ]
+    last = batch.cu_seqlens[1:].long() - 1
+    torch.testing.assert_close(torch.stack(scores), wanted[last], atol=1e-5, rtol=1e-5)
 
 
 def test_a_critic_exports_its_head(llama: Path, tmp_path: Path, make_batch: Callable[..., Batch]) -> None:

@@ -19,12 +19,12 @@ CPU = torch.device("cpu")
 VALUES = frozenset({"values"})
 
 
-def scores_alone(folder: Path, batch: Batch) -> list[torch.Tensor]:
+def scores_alone(folder: Path, batch: Batch, label: int = 0) -> list[torch.Tensor]:
     """The reward model's head at every token of every sequence, by transformers."""
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     with torch.no_grad():
         return [
-            model.score(model.model(tokens[None].long()).last_hidden_state)[0, :, 0]
+            model.score(model.model(tokens[None].long()).last_hidden_state)[0, :, label]
             for tokens in batch.tokens.split(batch.lengths.tolist())
         ]
 
@@ -93,12 +93,39 @@ def test_the_wrong_folder_is_named(llama: Path, reward_llama: Path, tmp_path: Pa
         load_model(tmp_path, Head.SCORE)
 
 
-def test_a_classifier_of_several_labels_is_no_reward_model(reward_llama: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def three_scores(reward_llama: Path, tmp_path: Path) -> Path:
+    """A reward model with the scores good, long and kind."""
     config = LlamaForSequenceClassification.from_pretrained(reward_llama).config
     config.num_labels = 3
+    config.id2label = {0: "good", 1: "long", 2: "kind"}
+    torch.manual_seed(6)
     LlamaForSequenceClassification(config).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="a classifier with 3 labels; a reward model has 1"):
-        load_model(tmp_path, Head.SCORE)
+    return tmp_path
+
+
+def test_several_scores_stand_at_their_token(three_scores: Path, make_batch: Callable[..., Batch]) -> None:
+    batch = make_batch(6, 1, 9)
+    frozen = FrozenModel.load(three_scores, Head.SCORE, Precision.FLOAT32, microbatch_tokens=8)
+    assert frozen.scores == ("good", "long", "kind")
+    found = frozen.forward(batch, VALUES)["values"]
+    wanted = [torch.cat(scores_alone(three_scores, batch, label)) for label in range(3)]
+    assert found.shape == (16, 3)
+    torch.testing.assert_close(found, torch.stack(wanted, 1), atol=1e-5, rtol=1e-5)
+
+
+def test_a_head_with_other_scores_than_are_wanted_is_refused(three_scores: Path, reward_llama: Path) -> None:
+    wanted = r"with the scores good, long, kind; wanted are "
+    assert load_model(three_scores, Head.SCORE, scores=("good", "long", "kind")).score is not None
+    for scores in (("good", "kind", "long"), ("good", "long"), ("good",)):
+        with pytest.raises(ValueError, match=wanted + ", ".join(scores)):
+            load_model(three_scores, Head.SCORE, scores=scores)
+    with pytest.raises(ValueError, match=wanted + "value"):
+        load_model(three_scores, Head.VALUE, head_init=HeadInit.REWARD_MODEL)
+    # One score is the one that is wanted, whatever it was called.
+    load_model(reward_llama, Head.SCORE, scores=("rating",))
+    critic = load_model(three_scores, Head.VALUE)
+    assert critic.score is not None and critic.score.weight.shape == (1, 32)
 
 
 def test_frozen_models_answer_as_the_trained_do(

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from kubealign_services.training.torch_backend import token_logprobs as module
+from kubealign_services.training.torch_backend import chunked_logits as module
 from kubealign_services.training.torch_backend.token_logprobs import token_logprobs
 
 

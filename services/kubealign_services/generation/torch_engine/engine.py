@@ -1,7 +1,8 @@
 """The rollout engine: requests join and leave at every step, and each step makes one token for all that
 run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from kubealign.spec import rollout as rollout_spec
 from kubealign.spec.training import Precision
 from kubealign_services.data.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
+from kubealign_services.generation.torch_engine.adapted_weights import AdaptedWeights
 from kubealign_services.generation.torch_engine.admission import Admission, Group, WaitingLine
 from kubealign_services.generation.torch_engine.attention import DecodePlan, PromptPlan, PromptRun
 from kubealign_services.generation.torch_engine.cache import KeyValueCache
@@ -46,11 +48,13 @@ class TorchEngine:
         """ends: the token ids that end every response."""
         self.version = NO_WEIGHTS
         self._usable = False
+        self._has_base = False
         self._model = model
         self._tokenizer = tokenizer
         self._spec = spec
         self._ends = ends
         self._weights = CheckpointWeights(model.module)
+        self._adapted = AdaptedWeights(model.module)
         self._cache = KeyValueCache(model.layers, spec.max_sequences, model.dtype, model.device)
         self._present: set[str] = set()
         self._waiting = WaitingLine()
@@ -133,10 +137,26 @@ class TorchEngine:
         """Take all weights by checkpoint name, in place, and flush the held prompt. Requests that wait stay
         and are made with them. Raises RuntimeError while sequences run, ValueError for weights that do not
         fit: the engine then generates nothing until a refit succeeds."""
+        with self._renewed(version):
+            self._has_base = False
+            self._adapted.forget()
+            self._weights.take(tensors)
+            self._has_base = True
+
+    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+        """Merge an adapter into the weights of the last refit, which stay at hand where it changes them.
+        Raises as `refit` does, and RuntimeError before the first."""
+        with self._renewed(version):
+            if not self._has_base:
+                raise RuntimeError("an adapter came before the weights that it is an adapter to")
+            self._adapted.take(tensors, scale)
+
+    @contextmanager
+    def _renewed(self, version: int) -> Iterator[None]:
         if len(self._running):
             raise RuntimeError(f"refit to version {version} while {len(self._running)} sequences run")
         self._usable = False
-        self._weights.take(tensors)
+        yield
         for group in self._waiting:
             group.held = None
         self.version = version

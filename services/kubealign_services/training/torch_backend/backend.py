@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,16 @@ from kubealign.spec.training import HeadInit, Trainer
 from kubealign.spec.training import TorchBackend as TorchSpec
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
-from kubealign_services.training.contract import Head, NonFiniteLoss, UpdatePlan
+from kubealign_services.training.contract import AdapterSnapshot, Head, NonFiniteLoss, UpdatePlan
 from kubealign_services.training.torch_backend.checkpoint import load_shard, save_shard
 from kubealign_services.training.torch_backend.export import export_folder, stream_weights
+from kubealign_services.training.torch_backend.lora import (
+    adapted_layers,
+    adapters_off,
+    add_adapters,
+    scale,
+    stream_adapter,
+)
 from kubealign_services.training.torch_backend.microbatches import minibatches
 from kubealign_services.training.torch_backend.models import load_model
 from kubealign_services.training.torch_backend.optimizer import (
@@ -43,16 +50,19 @@ class TorchBackend:
         place: Place,
         source: Path,
         pooling: str | None,
+        scores: Sequence[str] = (),
     ) -> None:
         """model: on its device, sharded where it should be. source: the folder that it came from. Use
         `create`."""
         self.model = model
         self._spec = spec.optimizer
+        self._lora = spec.lora
         self._dtype = compute_dtype(_torch_spec(spec).precision)
         self._total_updates = total_updates
         self._place = place
         self._source = source
         self._pooling = pooling
+        self._scores = scores
         self._optimizer = make_adamw(model, spec.optimizer.adam_w)
         self._updates = 0
 
@@ -69,25 +79,32 @@ class TorchBackend:
         seed: int = 0,
         head_init: HeadInit = HeadInit.ZERO,
         pooling: str | None = None,
+        scores: Sequence[str] = (),
     ) -> "TorchBackend":
         """The model of a Hugging Face folder with its first weights, on all ranks.
 
         total_updates: optimiser steps of the whole job, for the schedule. seed: of a SCORE head that is
-        drawn. pooling: what an exported reward model's config says of itself. Several ranks need a process
-        group, as `CommandGroup` makes it.
-        Raises what `load_model` and `shard` raise.
+        drawn. pooling: what an exported reward model's config says of itself; scores: the names of its
+        scores, empty for one without a name. Several ranks need a process group, as `CommandGroup` makes it.
+        Raises what `load_model`, `add_adapters` and `shard` raise.
         """
         torch_spec = _torch_spec(spec)
         device = compute_device(rank)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        model = load_model(folder, head, torch.float32, head_init, seed).to(device)
+        # What is frozen needs no more bits than the arithmetic has.
+        dtype = torch.float32 if spec.lora is None else compute_dtype(torch_spec.precision)
+        model = load_model(folder, head, dtype, head_init, seed, scores)
+        if spec.lora is not None:
+            add_adapters(model, spec.lora, seed)
+        model = model.to(device)
         if torch_spec.gradient_checkpointing:
             enable: Any = model.backbone.activation_checkpointing_enable
             enable(activation_checkpointing_kwargs={"use_reentrant": False})
+        _log_size(model, folder)
         shard(model, torch_spec.precision, world_size, device)
         place = Place(rank, world_size, device, torch_spec.microbatch_tokens)
-        return cls(model, spec, total_updates, place, folder, pooling)
+        return cls(model, spec, total_updates, place, folder, pooling, scores)
 
     @property
     def updates(self) -> int:
@@ -140,28 +157,71 @@ class TorchBackend:
         reshard(self.model)
         return columns
 
+    def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
+        """See TrainingBackend. No second copy of the weights is held."""
+        if self._lora is None:
+            raise ValueError("all weights are trained: there is no adapter to switch off")
+        with adapters_off(self.model):
+            return self.forward(batch, outputs)
+
     def snapshot(self) -> Iterator[tuple[str, Tensor]]:
         """See TrainingBackend. In the precision of the arithmetic; tensors may share the model's memory until
         the next update."""
         return stream_weights(self.model, self._dtype, self._place.rank)
 
+    def adapter(self) -> AdapterSnapshot | None:
+        """See TrainingBackend. In the precision of the arithmetic."""
+        layer = next((layer for _, layer in adapted_layers(self.model.backbone)), None)
+        if layer is None:
+            return None
+        return AdapterSnapshot(scale(layer), stream_adapter(self.model, self._dtype, self._place.rank))
+
     def save(self, directory: Path) -> list[str]:
         """See TrainingBackend. The folder exists; the files are on the disk when this returns."""
         return save_shard(
-            directory, self.model, self._optimizer, self._updates, self._place.rank, self._place.world_size
+            directory,
+            self.model,
+            self._optimizer,
+            self._updates,
+            self._place.rank,
+            self._place.world_size,
+            self._lora,
         )
 
     def load(self, directory: Path) -> None:
         """See TrainingBackend. What follows is, on one rank, bit for bit what would have followed the
         save."""
         self._updates = load_shard(
-            directory, self.model, self._optimizer, self._place.rank, self._place.world_size
+            directory, self.model, self._optimizer, self._place.rank, self._place.world_size, self._lora
         )
         log.info("shard loaded", extra={"directory": str(directory), "updates": self._updates})
 
     def export(self, directory: Path) -> None:
-        """See TrainingBackend. A model with a scalar head becomes a sequence classifier with one label."""
-        export_folder(self.model, directory, self._source, self._dtype, self._pooling, self._place.rank)
+        """See TrainingBackend. A model with a value or scores becomes a sequence classifier."""
+        export_folder(
+            self.model,
+            directory,
+            self._source,
+            self._dtype,
+            self._pooling,
+            self._place.rank,
+            self._scores,
+            self._lora,
+        )
+
+
+def _log_size(model: PackedModel, folder: Path) -> None:
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    trained = sum(size for size, is_trained in sizes if is_trained)
+    log.info(
+        "model made",
+        extra={
+            "folder": str(folder),
+            "parameters": sum(size for size, _ in sizes),
+            "trainable_parameters": trained,
+            "adapted_layers": sum(1 for _ in adapted_layers(model.backbone)),
+        },
+    )
 
 
 def _torch_spec(spec: Trainer) -> TorchSpec:

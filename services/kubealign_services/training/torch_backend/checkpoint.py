@@ -1,5 +1,5 @@
-"""A rank's shard on disk: its slices of the weights and moments, where the schedule stands, and the RNG
-states.
+"""A rank's shard on disk: its slices of what is trained and of the moments, where the schedule stands, and
+the RNG states. Of a model with an adapter it holds the adapter; the rest is in the folder that it came from.
 
 `shard-RANK-of-RANKS.safetensors` holds the tensors; a JSON file of the same name says what they are, with the
 digest of the tensors' file and its own. Both are on the disk, not only in its cache, when `save_shard`
@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from kubealign.spec.training import Lora
 from kubealign_services.training.contract import CorruptCheckpoint
 from kubealign_services.training.torch_backend.durable import to_disk
 from kubealign_services.training.torch_backend.sharding import local
@@ -31,12 +32,13 @@ def save_shard(
     updates: int,
     rank: int,
     world_size: int,
+    lora: Lora | None = None,
 ) -> list[str]:
-    """Write this rank's two files into an existing folder. updates: optimiser steps done. Returns their
-    names. Raises OSError, naming the file, where it cannot be written."""
+    """Write this rank's two files into an existing folder. updates: optimiser steps done. lora: what the
+    adapter was made by. Returns their names. Raises OSError, naming the file, where it cannot be written."""
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in _trained(model).items():
         shapes[name] = list(parameter.shape)
         tensors[f"weight.{name}"] = local(parameter.detach())
         for moment in _MOMENTS:
@@ -55,6 +57,7 @@ def save_shard(
         "rank": rank,
         "world_size": world_size,
         "updates": updates,
+        "adapter": _adapter(lora),
         "parameters": shapes,
         "tensors_digest": _digest_of_file(tensors_file),
     }
@@ -66,15 +69,22 @@ def save_shard(
 
 
 def load_shard(
-    directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, world_size: int
+    directory: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    rank: int,
+    world_size: int,
+    lora: Lora | None = None,
 ) -> int:
-    """Read what `save_shard` wrote into a model of the same shape. Returns the optimiser steps done.
+    """Read what `save_shard` wrote into a model of the same shape, adapted the same way. Returns the
+    optimiser steps done.
 
     Raises CorruptCheckpoint, naming the file, before anything is changed.
     """
     tensors_file, description_file = _files(directory, rank, world_size)
     description = _read_description(description_file)
-    parameters = dict(model.named_parameters())
+    _check_adapter(description_file, description.get("adapter"), _adapter(lora))
+    parameters = _trained(model)
     shapes = {name: list(parameter.shape) for name, parameter in parameters.items()}
     if description["parameters"] != shapes:
         differing = sorted(
@@ -103,6 +113,24 @@ def load_shard(
     if torch.cuda.is_available() and "rng.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["rng.cuda"])
     return int(description["updates"])
+
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _adapter(lora: Lora | None) -> dict[str, Any] | None:
+    """What makes one adapter another's: all but the dropout, which changes no weight."""
+    return None if lora is None else lora.model_dump(mode="json", by_alias=True, exclude={"dropout"})
+
+
+def _check_adapter(path: Path, held: dict[str, Any] | None, wanted: dict[str, Any] | None) -> None:
+    if held != wanted:
+        raise CorruptCheckpoint(f"{path} is of {_described(held)}; this job trains {_described(wanted)}")
+
+
+def _described(adapter: dict[str, Any] | None) -> str:
+    return "all weights" if adapter is None else f"an adapter with lora {json.dumps(adapter)}"
 
 
 def _files(directory: Path, rank: int, world_size: int) -> tuple[Path, Path]:

@@ -3,7 +3,7 @@ loads."""
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from kubealign.spec.training import Lora
+from kubealign_services.training.torch_backend.adapter_export import FOLDER, save_adapter, whole_adapter
 from kubealign_services.training.torch_backend.durable import to_disk
+from kubealign_services.training.torch_backend.lora import adapted_layers, plain_name, whole_weight
 from kubealign_services.training.torch_backend.models import POOLING
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 from kubealign_services.training.torch_backend.sharding import gathered
@@ -26,7 +29,8 @@ _COMPANIONS = (
 
 
 def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
-    """(Hugging Face name, CPU tensor of dtype) of every weight of the backbone, tied ones once; collective.
+    """(Hugging Face name, CPU tensor of dtype) of every weight of the backbone, an adapter merged into it,
+    tied ones once; collective.
     On ranks other than 0 the tensors are empty. A tensor may share the model's memory: it holds until the
     next update."""
     weights = _weights(model.backbone, dtype, rank)
@@ -43,12 +47,14 @@ def _weights(backbone: PreTrainedModel, dtype: torch.dtype, rank: int) -> Iterat
     tied = set(getattr(backbone, "all_tied_weights_keys", None) or {})
     named = [*backbone.named_parameters(remove_duplicate=False), *_persistent_buffers(backbone)]
     originals = {id(tensor) for name, tensor in named if name not in tied}
+    layers = dict(adapted_layers(backbone))
     for name, tensor in named:
-        if name in tied and id(tensor) in originals:
+        plain = plain_name(name)
+        if plain is None or (name in tied and id(tensor) in originals):
             continue
-        whole = gathered(tensor.detach())
+        whole = whole_weight(name, tensor, layers)
         kind = dtype if whole.is_floating_point() else whole.dtype
-        yield name, whole.to("cpu", kind) if rank == 0 else torch.empty(0, dtype=kind)
+        yield plain, whole.to("cpu", kind) if rank == 0 else torch.empty(0, dtype=kind)
 
 
 def _persistent_buffers(backbone: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
@@ -65,21 +71,33 @@ def _emptied(names: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 
 def export_folder(
-    model: PackedModel, directory: Path, source: Path, dtype: torch.dtype, pooling: str | None, rank: int
+    model: PackedModel,
+    directory: Path,
+    source: Path,
+    dtype: torch.dtype,
+    pooling: str | None,
+    rank: int,
+    scores: Sequence[str] = (),
+    lora: Lora | None = None,
 ) -> None:
     """Fill `directory` (new, or replaced whole) with a Hugging Face checkpoint; collective, rank 0 writes.
 
-    A language model becomes a causal language model, a model with a scalar head a sequence classifier with
-    one label and, in its config, `kubealign_pooling` where pooling is given. Tokenizer files are the source
-    folder's.
+    A language model becomes a causal language model, a model with another head a sequence classifier with
+    one label for each of its outputs and, in its config, `kubealign_pooling` where pooling is given. scores:
+    the labels' names; empty: as transformers calls them. Tokenizer files are the source folder's. lora: what
+    an adapter was made by, which is merged and also kept for itself, as a PEFT folder `adapter`.
     """
     weights = dict(_weights(model.backbone, dtype, rank))
     score = None if model.score is None else gathered(model.score.weight.detach()).to("cpu", dtype)
+    adapter = whole_adapter(model, rank)
     if rank != 0:
         return
     config = type(model.backbone.config).from_dict(model.backbone.config.to_dict())
     if score is not None:
-        config.num_labels = 1
+        config.num_labels = len(score)
+        if scores:
+            config.id2label = dict(enumerate(scores))
+            config.label2id = {name: index for index, name in enumerate(scores)}
         config.pad_token_id = _padding(config)
         if pooling is not None:
             setattr(config, POOLING, pooling)
@@ -95,7 +113,10 @@ def export_folder(
         for name in _COMPANIONS:
             if (source / name).is_file():
                 shutil.copyfile(source / name, partial / name)
-        for path in [*partial.iterdir(), partial]:
+        if lora is not None:
+            names = {name: _name_in(model, skeleton, name) for name, _ in adapted_layers(model.backbone)}
+            save_adapter(partial / FOLDER, model, adapter, lora, source, names, score)
+        for path in [*partial.rglob("*"), partial]:
             to_disk(path)
         partial.chmod(0o755)
         _replace(partial, directory)
@@ -108,11 +129,20 @@ def _classifier_weights(
 ) -> dict[str, Tensor]:
     """The trunk's weights under the classifier's prefix, and the scalar head; a vocabulary's head stays
     behind."""
-    backbone = model.backbone
-    old = "" if backbone.base_model is backbone else f"{backbone.base_model_prefix}."
-    new = f"{skeleton.base_model_prefix}."
-    trunk = {new + name.removeprefix(old): tensor for name, tensor in weights.items() if name.startswith(old)}
+    old = _trunk_prefix(model.backbone)
+    trunk = {
+        _name_in(model, skeleton, name): tensor for name, tensor in weights.items() if name.startswith(old)
+    }
     return trunk | {"score.weight": score}
+
+
+def _name_in(model: PackedModel, skeleton: PreTrainedModel, name: str) -> str:
+    """The name of something of the trunk in the exported model."""
+    return _trunk_prefix(skeleton) + name.removeprefix(_trunk_prefix(model.backbone))
+
+
+def _trunk_prefix(model: PreTrainedModel) -> str:
+    return "" if model.base_model is model else f"{model.base_model_prefix}."
 
 
 def _padding(config: Any) -> int:

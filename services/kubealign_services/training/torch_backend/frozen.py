@@ -1,4 +1,4 @@
-"""Models that are only asked: the reference and the reward models."""
+"""Models that are only asked: the reference, the teacher and the reward models."""
 
 from pathlib import Path
 
@@ -7,7 +7,8 @@ from torch import Tensor
 from kubealign.spec.training import Precision
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
-from kubealign_services.training.torch_backend.models import POOLING, load_model
+from kubealign_services.training.torch_backend.likeliest import run_likeliest
+from kubealign_services.training.torch_backend.models import POOLING, load_model, score_names
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 from kubealign_services.training.torch_backend.passes import Place, run_forward
 from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
@@ -37,11 +38,21 @@ class FrozenModel:
         pooling = getattr(self._model.backbone.config, POOLING, None)
         return None if pooling is None else str(pooling)
 
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of a reward model's scores, in the order of its outputs."""
+        return score_names(self._model.backbone.config)
+
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """Some of logprobs, entropy, values: float32 [T] on the CPU, as in ModelOutputs. Brings the model
-        back to its device."""
+        """Some of logprobs, entropy, values: float32 [T] (values of N scores: [T, N]) on the CPU, as in
+        ModelOutputs. Brings the model back to its device."""
         self.to_device()
         return run_forward(self._model, batch, outputs, self._place)
+
+    def likeliest(self, batch: Batch, count: int, vocabulary: int) -> tuple[Tensor, Tensor]:
+        """See `run_likeliest`. Brings the model back to its device."""
+        self.to_device()
+        return run_likeliest(self._model, batch, count, vocabulary, self._place)
 
     def to_device(self) -> "FrozenModel":
         self._model.to(self._place.device)

@@ -1,5 +1,6 @@
 """Models from Hugging Face folders: which head goes on which trunk."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,15 @@ def load_model(
     dtype: torch.dtype = torch.float32,
     head_init: HeadInit = HeadInit.ZERO,
     seed: int = 0,
+    scores: Sequence[str] = (),
 ) -> PackedModel:
     """The model of a Hugging Face folder on the CPU, checked to run packed as it does alone.
 
     LANGUAGE_MODEL wants a causal language model. VALUE and SCORE also take a reward model (a
-    sequence-classification checkpoint with one label). VALUE: the trunk, with a head of zeros or the reward
-    model's. SCORE: the reward model's own head, or on a language model one drawn from seed with the config's
-    `initializer_range`, beside the vocabulary's.
+    sequence-classification checkpoint). VALUE: the trunk, with a head of zeros or that of a reward model with
+    one label. SCORE: the reward model's own head, or on a language model one drawn from seed with the
+    config's `initializer_range`, beside the vocabulary's. scores: the names that its labels must have; empty:
+    a reward model's are taken as they are, and a head that is drawn has one.
     Raises UnsupportedModel for a model that cannot run packed, ValueError for a folder that is not the model
     wanted.
     """
@@ -51,10 +54,13 @@ def load_model(
                 f"{folder} is a reward model ({config.architectures[0]}); a causal language model is needed"
             )
         model = PackedModel(
-            _from_folder(AutoModelForCausalLM, folder, dtype), head, _fresh_score(config, head, dtype, seed)
+            _from_folder(AutoModelForCausalLM, folder, dtype),
+            head,
+            _fresh_score(config, head, dtype, seed, max(1, len(scores))),
         )
     elif is_reward_model and (head is Head.SCORE or head_init is HeadInit.REWARD_MODEL):
-        model = _reward_model(folder, config, head, dtype)
+        _check_labels(folder, config, ("value",) if head is Head.VALUE else tuple(scores))
+        model = _reward_model(folder, head, dtype)
     elif head_init is HeadInit.REWARD_MODEL:
         raise ValueError(
             f"headInit RewardModel needs a reward model; {folder} is a {(config.architectures or ['?'])[0]}"
@@ -115,22 +121,34 @@ def _from_folder(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel
     return loaded
 
 
-def _fresh_score(config: Any, head: Head, dtype: torch.dtype, seed: int) -> nn.Linear | None:
+def score_names(config: Any) -> tuple[str, ...]:
+    """A classifier's labels, in the order of its head's outputs."""
+    return tuple(str(config.id2label[index]) for index in range(config.num_labels))
+
+
+def _fresh_score(config: Any, head: Head, dtype: torch.dtype, seed: int, count: int) -> nn.Linear | None:
     if head is not Head.SCORE:
         return None
     text = config.get_text_config()
-    score = nn.Linear(text.hidden_size, 1, bias=False, dtype=dtype)
+    score = nn.Linear(text.hidden_size, count, bias=False, dtype=dtype)
     std = getattr(text, "initializer_range", 0.02)
     with torch.no_grad():
         score.weight.copy_(
-            torch.randn(1, text.hidden_size, generator=torch.Generator().manual_seed(seed)) * std
+            torch.randn(count, text.hidden_size, generator=torch.Generator().manual_seed(seed)) * std
         )
     return score
 
 
-def _reward_model(folder: Path, config: Any, head: Head, dtype: torch.dtype) -> PackedModel:
-    if config.num_labels != 1:
-        raise ValueError(f"{folder} is a classifier with {config.num_labels} labels; a reward model has 1")
+def _check_labels(folder: Path, config: Any, wanted: tuple[str, ...]) -> None:
+    """A single label is the score that is wanted, whatever it is called."""
+    found = score_names(config)
+    if wanted and (len(found) != len(wanted) or (len(wanted) > 1 and found != wanted)):
+        raise ValueError(
+            f"{folder} is a reward model with the scores {', '.join(found)}; wanted are {', '.join(wanted)}"
+        )
+
+
+def _reward_model(folder: Path, head: Head, dtype: torch.dtype) -> PackedModel:
     classifier = _from_folder(AutoModelForSequenceClassification, folder, dtype)
     score = getattr(classifier, "score", None)
     if not isinstance(score, nn.Linear) or score.bias is not None:

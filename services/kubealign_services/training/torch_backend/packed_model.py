@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
+from kubealign_services.training.torch_backend.candidates import candidate_logprobs, likeliest
 from kubealign_services.training.torch_backend.packed_attention import PLAN, AttentionPlan, plan_attention
 from kubealign_services.training.torch_backend.token_logprobs import token_logprobs
 
@@ -18,7 +19,9 @@ class PackedTokens:
 
     tokens, positions: int64 [1, T]. predicted: int64 [P], the tokens that have one before them in their
     sequence. chosen: int64 [C], those of them whose log-probabilities are wanted.
-    temperature: the log-probabilities are of softmax(logits / temperature).
+    candidates: int64 [C, K], tokens that might stand in the place of each chosen one; None: nobody names any.
+    temperature: the log-probabilities are of softmax(logits / temperature); candidates_temperature: those of
+    the candidates.
     """
 
     tokens: Tensor
@@ -27,17 +30,23 @@ class PackedTokens:
     chosen: Tensor
     plan: AttentionPlan
     temperature: float
+    candidates: Tensor | None = None
+    candidates_temperature: float = 1.0
 
     @staticmethod
     def of(batch: Batch, device: torch.device) -> "PackedTokens":
-        """The batch's tokens, with its scalar `temperature` (default 1). Its column loss_mask chooses, where
-        there is one."""
+        """The batch's tokens, with its scalars `temperature` (default 1) and `candidates_temperature`
+        (default: the same). Its column loss_mask chooses, where there is one; its column candidates is read,
+        where there is one."""
         positions = batch.positions
         mask = batch.token_columns.get("loss_mask")
         chosen = positions > 0 if mask is None else (positions > 0) & (mask != 0)
         temperature = float(batch.scalars.get("temperature", 1.0))
-        if not temperature > 0:
-            raise ValueError(f"scalar temperature is {temperature}; it is above 0")
+        candidates_temperature = float(batch.scalars.get("candidates_temperature", temperature))
+        for value in (temperature, candidates_temperature):
+            if not value > 0:
+                raise ValueError(f"a temperature is {value}; it is above 0")
+        candidates = batch.token_columns.get("candidates")
         return PackedTokens(
             tokens=batch.tokens.long()[None].to(device),
             positions=positions[None].to(device),
@@ -45,15 +54,18 @@ class PackedTokens:
             chosen=chosen.nonzero()[:, 0].to(device),
             plan=plan_attention(batch.cu_seqlens, device),
             temperature=temperature,
+            candidates=None if candidates is None else candidates[chosen].long().to(device),
+            candidates_temperature=candidates_temperature,
         )
 
 
 class PackedModel(nn.Module):
-    """backbone: a causal language model, or a bare trunk. score: the scalar head [1, hidden], where there is
-    one.
+    """backbone: a causal language model, or a bare trunk. score: the head of the value or
+    of the N scores, [N, hidden], where there is one.
 
-    The forward pass gives the columns of `ModelOutputs` that are asked for, each [T] in at least fp32, by
-    name (a dict, so that the tensors can be found by whoever hooks into the module).
+    The forward pass gives the columns of `ModelOutputs` that are asked for, each [T] (values of several
+    scores: [T, N]) in at least fp32, by name (a dict, so that the tensors can be found by whoever hooks into
+    the module).
     """
 
     def __init__(self, backbone: PreTrainedModel, head: Head, score: nn.Linear | None) -> None:
@@ -87,19 +99,47 @@ class PackedModel(nn.Module):
                 f"the batch holds a sequence of {longest} tokens; the model has {most} positions"
             )
         given = ({"values"} if self.score is not None else set()) | (
-            {"logprobs", "entropy"} if self.vocabulary is not None else set()
+            {"logprobs", "entropy", "candidate_logprobs"} if self.vocabulary is not None else set()
         )
         if not outputs <= given:
             raise ValueError(
                 f"outputs {sorted(outputs - given)} were asked for; a {self.head} model gives {sorted(given)}"
             )
 
+    @torch.no_grad()
+    def likeliest(self, packed: PackedTokens, count: int, tokens: int) -> tuple[Tensor, Tensor]:
+        """(tokens int64 [C, K], their log-probabilities [C, K]): the likeliest in place of each chosen token,
+        among the vocabulary's first `tokens`. For a model of one rank."""
+        vocabulary = self.vocabulary
+        assert vocabulary is not None
+        weight, bias = vocabulary.weight[:tokens], vocabulary.bias
+        hidden = self._hidden(packed)[packed.chosen - 1]
+        return likeliest(hidden, weight, None if bias is None else bias[:tokens], count, packed.temperature)
+
+    def _hidden(self, packed: PackedTokens) -> Tensor:
+        hidden: Tensor = self.backbone.base_model(
+            input_ids=packed.tokens, position_ids=packed.positions, use_cache=False, **{PLAN: packed.plan}
+        ).last_hidden_state[0]
+        return hidden
+
+    def _candidates(self, hidden: Tensor, packed: PackedTokens) -> Tensor:
+        vocabulary, candidates = self.vocabulary, packed.candidates
+        assert vocabulary is not None
+        if candidates is None:
+            raise ValueError("candidate_logprobs were asked for, and the batch has no column candidates")
+        logprobs = candidate_logprobs(
+            hidden[packed.chosen - 1],
+            vocabulary.weight,
+            vocabulary.bias,
+            candidates,
+            packed.candidates_temperature,
+        )
+        return _spread(logprobs, packed.chosen, packed)
+
     def forward(self, packed: PackedTokens, outputs: frozenset[str]) -> dict[str, Tensor]:
         """The columns asked for. Those of a value head are moved one on: at a token, the value of the state
         before it."""
-        hidden = self.backbone.base_model(
-            input_ids=packed.tokens, position_ids=packed.positions, use_cache=False, **{PLAN: packed.plan}
-        ).last_hidden_state[0]
+        hidden = self._hidden(packed)
         wide = torch.promote_types(hidden.dtype, torch.float32)
         columns: dict[str, Tensor] = {}
         if outputs & {"logprobs", "entropy"}:
@@ -117,18 +157,22 @@ class PackedModel(nn.Module):
                 "logprobs": _spread(logprobs, packed.chosen, packed),
                 "entropy": _spread(entropy, packed.chosen, packed),
             }
+        if "candidate_logprobs" in outputs:
+            columns["candidate_logprobs"] = self._candidates(hidden, packed)
         if "values" in outputs:
             assert self.score is not None
-            weight = self.score.weight[0].to(wide)
+            weight = self.score.weight.to(wide)
             if self.head is Head.VALUE:
-                values = hidden[packed.predicted - 1].to(wide) @ weight
+                values = hidden[packed.predicted - 1].to(wide) @ weight[0]
                 columns["values"] = _spread(values, packed.predicted, packed)
             else:
-                columns["values"] = hidden.to(wide) @ weight
+                # No view of the scores: FSDP2 hooks into what is returned.
+                columns["values"] = hidden.to(wide) @ (weight[0] if len(weight) == 1 else weight.T)
         return {name: columns[name] for name in sorted(outputs)}
 
 
 def _spread(values: Tensor, places: Tensor, packed: PackedTokens) -> Tensor:
-    """One for each place -> [T], with 0 elsewhere."""
-    zeros = torch.zeros(packed.tokens.shape[1], dtype=values.dtype, device=values.device)
+    """One, or K, for each place -> [T] or [T, K], with 0 elsewhere."""
+    length = packed.tokens.shape[1]
+    zeros = torch.zeros((length, *values.shape[1:]), dtype=values.dtype, device=values.device)
     return zeros.index_add(0, places, values)

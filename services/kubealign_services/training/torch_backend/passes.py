@@ -72,13 +72,15 @@ def run_objective(model: PackedModel, minibatch: Batch, objective: Objective, pl
 
 @torch.no_grad()
 def run_forward(model: PackedModel, batch: Batch, outputs: frozenset[str], place: Place) -> dict[str, Tensor]:
-    """The columns asked for, float32 [T] on the CPU, the same on all ranks."""
+    """The columns asked for, float32 [T] or [T, K] on the CPU, the same on all ranks."""
     model.check(batch, outputs)
-    columns = {name: torch.zeros(len(batch.tokens)) for name in sorted(outputs)}
+    columns: dict[str, Tensor] = {}
     starts = batch.cu_seqlens[:-1].long()
     for microbatch in plan_microbatches(batch, 1, place.microbatch_tokens, place.world_size)[place.rank]:
         part = batch.select(microbatch.sequences)
         found = model(PackedTokens.of(part, place.device), outputs)
+        for name, column in found.items():
+            columns.setdefault(name, torch.zeros(len(batch.tokens), *column.shape[1:]))
         if microbatch.counted:
             origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
             for name, column in found.items():

@@ -8,16 +8,13 @@ model's memory traffic:
     d log p(y) / d logit_j = 1[j = y] - p_j          d H / d logit_j = -p_j (log p_j + H)
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
 
-# Logits that may exist at a time: 64 MiB in fp32.
-_LOGITS = 1 << 24
+from kubealign_services.training.torch_backend.chunked_logits import HeadGradients, chunks, logits_of
 
 
 def token_logprobs(
@@ -50,8 +47,8 @@ class _TokenLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy, normaliser = (hidden.new_zeros(hidden.shape[0], dtype=wide) for _ in range(3))
-        for rows in _chunks(hidden.shape[0], weight.shape[0]):
-            logits = _logits(hidden[rows], weight, bias, temperature)
+        for rows in chunks(hidden.shape[0], weight.shape[0]):
+            logits = logits_of(hidden[rows], weight, bias, temperature)
             normaliser[rows] = logits.logsumexp(-1)
             logprobs[rows] = logits.gather(-1, targets[rows, None])[:, 0] - normaliser[rows]
             if with_entropy:
@@ -69,26 +66,16 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx: Any, to_logprobs: Tensor | None, to_entropy: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
         hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
-        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         if not ctx.with_entropy:
             to_entropy = None
-        into_hidden = torch.zeros_like(hidden) if wants_hidden else None
-        into_weight = torch.zeros_like(weight) if wants_weight else None
-        into_bias = torch.zeros_like(bias) if wants_bias else None
-        for rows in _chunks(hidden.shape[0], weight.shape[0]):
-            scaled = _logits(hidden[rows], weight, bias, ctx.temperature).sub_(normaliser[rows, None])
+        back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
+        for rows in chunks(hidden.shape[0], weight.shape[0]):
+            scaled = logits_of(hidden[rows], weight, bias, ctx.temperature).sub_(normaliser[rows, None])
             gradient = _into_logits(
                 scaled, targets[rows], entropy[rows], _at(to_logprobs, rows), _at(to_entropy, rows)
             )
-            gradient = gradient.div_(ctx.temperature) if ctx.temperature != 1.0 else gradient
-            gradient = gradient.to(hidden.dtype)
-            if into_hidden is not None:
-                torch.mm(gradient, weight, out=into_hidden[rows])
-            if into_weight is not None:
-                into_weight.addmm_(gradient.T, hidden[rows])
-            if into_bias is not None:
-                into_bias += gradient.sum(0)
-        return into_hidden, into_weight, into_bias, None, None, None
+            back.add(rows, gradient)
+        return back.hidden, back.weight, back.bias, None, None, None
 
 
 def _into_logits(
@@ -109,17 +96,6 @@ def _into_logits(
     if to_logprobs is not None:
         gradient.scatter_add_(-1, targets[:, None], to_logprobs[:, None])
     return gradient
-
-
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    logits = linear(hidden, weight, bias)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return logits.div_(temperature) if temperature != 1.0 else logits
-
-
-def _chunks(tokens: int, vocabulary: int) -> Iterator[slice]:
-    size = max(1, _LOGITS // vocabulary)
-    return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))
 
 
 def _at(gradient: Tensor | None, rows: slice) -> Tensor | None:

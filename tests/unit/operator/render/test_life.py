@@ -1,9 +1,13 @@
 """The life of a job, one transition after another."""
 
 import copy
+from dataclasses import replace
+from pathlib import PurePosixPath
 
 import pytest
 
+from kubealign.pod import ENV_SETTINGS, PodSettings
+from kubealign.spec.algorithms import Makes
 from kubealign.spec.status import AlignmentJobStatus
 from kubealign_operator.render.observed import JobView, Progress, VolumeFolder
 from kubealign_operator.render.rendered import Deletion
@@ -285,12 +289,48 @@ def test_a_result_stays_known_when_its_job_is_deleted() -> None:
     assert cluster.phase == "Running"
 
 
-def test_a_reward_model_that_is_no_reward_model_is_told() -> None:
-    view = JobView("sft", "1", phase="Succeeded", reward_model=True, result=VolumeFolder("runs", "x"))
+@pytest.mark.parametrize(("makes", "said"), [(Makes.REWARD_MODEL, "a reward model"), (Makes.DATA, "data")])
+def test_a_result_that_is_not_what_is_needed_is_told(makes: Makes, said: str) -> None:
+    view = JobView("sft", "1", phase="Succeeded", makes=makes, result=VolumeFolder("runs", "x"))
     cluster = Cluster(ppo(), dependencies={"sft": view})
     cluster.settle()
     assert cluster.phase == "Pending"
-    assert "spec.policy.model.job.name: must be a job that makes a policy" in cluster.message
+    assert (
+        f"spec.policy.model.job.name: must be a job that makes a policy: sft makes {said}" in cluster.message
+    )
+
+
+def test_rows_of_another_job_are_waited_for_and_seen_where_they_lie() -> None:
+    view = JobView("samples", "2", phase="Running", makes=Makes.DATA)
+    demonstrations = {"demonstrations": {"source": {"job": {"name": "samples"}}}}
+    cluster = Cluster(sft(data=demonstrations), dependencies={"samples": view})
+    cluster.settle()
+    assert (cluster.phase, cluster.message) == ("Pending", "waits for job samples, which is Running")
+    result = VolumeFolder("made", "samples-2/result")
+    cluster.dependencies["samples"] = replace(view, phase="Succeeded", result=result)
+    cluster.settle()
+    assert cluster.phase == "Starting"
+    prepare = cluster.pods[cluster.name("prepare")]["spec"]
+    (volume,) = (
+        held["name"]
+        for held in prepare["volumes"]
+        if held.get("persistentVolumeClaim") == {"claimName": "made"}
+    )
+    container = prepare["containers"][0]
+    mounts = {held["name"]: held for held in container["volumeMounts"]}
+    assert (mounts[volume]["mountPath"], mounts[volume]["readOnly"]) == ("/volumes/made", True)
+    (settings,) = (held["value"] for held in container["env"] if held["name"] == ENV_SETTINGS)
+    told = PodSettings.model_validate_json(settings)
+    assert told.results == {"samples": PurePosixPath("/volumes/made/samples-2/result")}
+
+
+def test_rows_of_a_job_that_makes_none_are_refused() -> None:
+    view = JobView("samples", "2", phase="Succeeded", result=VolumeFolder("made", "x"))
+    validation = {"data": {"demonstrations": {"source": {"job": {"name": "samples"}}}}}
+    cluster = Cluster(sft(validation=validation), dependencies={"samples": view})
+    cluster.settle()
+    place = "spec.validation.data.demonstrations.source.job.name"
+    assert f"{place}: must be a job that makes data: samples makes a policy" in cluster.message
 
 
 def test_the_deadline_counts_activity_only() -> None:

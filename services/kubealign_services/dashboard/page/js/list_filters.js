@@ -1,13 +1,12 @@
 // The list's filters.
 
+import { ALGORITHMS } from "./algorithms.js"; // made by the server
 import { get } from "./api.js";
 import { fill, h } from "./dom.js";
 import { icon } from "./icons.js";
 import { field, select } from "./pieces.js";
 
 const PHASES = ["Pending", "Starting", "Running", "Suspending", "Suspended", "Succeeded", "Failed"];
-const ALGORITHMS = [["", "any"], ["sft", "sft"], ["rewardModel", "rewardModel"], ["ppo", "ppo"], ["rloo", "rloo"],
-  ["grpo", "grpo"]];
 const TYPING_MS = 250;
 
 /** {element, show(state), learn(namespaces), focus()}; `change` gets the part of the list's state that is chosen anew. */
@@ -30,8 +29,8 @@ export function filters(app, change) {
     keep(namespace, select([["", "all"], ...known.map((name) => [name, name])], state.namespace,
       (value) => change({ namespace: value })));
     const chosen = state.algorithms[0] ?? "";
-    const choices = ALGORITHMS.some(([held]) => held === chosen) ? ALGORITHMS : [...ALGORITHMS, [chosen, chosen]];
-    keep(algorithm, select(choices, chosen, (value) => change({ algorithms: value ? [value] : [] })));
+    const offered = ALGORITHMS.includes(chosen) || !chosen ? ALGORITHMS : [...ALGORITHMS, chosen];
+    keep(algorithm, select([["", "any"], ...offered.map((name) => [name, name])], chosen, (value) => change({ algorithms: value ? [value] : [] })));
     const focused = phases.contains(document.activeElement) ? document.activeElement.dataset.phase : null;
     fill(phases, PHASES.map((phase) => chip(phase)));
     phases.querySelector(`[data-phase="${focused}"]`)?.focus();

@@ -1,0 +1,45 @@
+"""Policy gradient with a quantile of the group's other rewards as baseline.
+
+    A_i = R_i - Q_q(R_j, j of the same group, j != i)
+
+Q_q is the quantile with linear interpolation; q = 1/2 is the median, which one wild reward does not move as
+it moves the mean; a higher q asks a response to beat the better ones of its group. The baseline of a response
+does not depend on it, so the gradient stays unbiased (Williams 1992). Loss, clipping, KL and the rest are
+those of every algorithm with a clipped ratio.
+"""
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from kubealign.spec.algorithms import Custom
+from kubealign_services.algorithms.online import ClippedOnline
+from kubealign_services.batch.packed import Batch
+
+
+class Parameters(BaseModel):
+    """What `algorithm.custom.parameters` may hold."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    quantile: float = Field(0.5, ge=0, le=1)
+
+
+class Quantile(ClippedOnline):
+    """Made from the job's entry `algorithm.custom`."""
+
+    def __init__(self, entry: Custom) -> None:
+        super().__init__(entry)
+        self._quantile = Parameters.model_validate(entry.parameters).quantile
+        if entry.samples_per_prompt < 2:
+            raise ValueError("samplesPerPrompt must be at least 2: a response is compared with the others")
+
+    def compared(self, returns: Tensor, batch: Batch) -> Tensor:
+        """[S] -> [S]; 0 for a response that is alone."""
+        group = batch.sequence("group")
+        advantages = torch.zeros_like(returns)
+        for one in range(len(returns)):
+            others = returns[(group == group[one]) & (torch.arange(len(returns)) != one)]
+            if len(others):
+                advantages[one] = returns[one] - others.quantile(self._quantile)
+        return advantages

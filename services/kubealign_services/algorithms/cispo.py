@@ -1,0 +1,23 @@
+"""Clipped importance-sampling policy optimisation."""
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.online import Online
+from kubealign_services.algorithms.surrogate import BoundedWeight
+
+
+class CISPO(Online):
+    """MiniMax 2025, "MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention", eq. 4, 5.
+
+    Not the tokens' updates are clipped but the weights of them: rare tokens on which a line of thought turns
+    keep their gradient, however far their ratio has gone:
+
+        A_i = (R_i - mean of the group) / (std of the group + epsilon)
+
+        loss = mean over all response tokens of -sg[clip(r_t, ratio_floor, ratio_cap)] A_i log p_t"""
+
+    def __init__(self, entry: spec.CISPO) -> None:
+        super().__init__(entry)
+        self._spec = entry
+
+    def surrogate(self) -> BoundedWeight:
+        return BoundedWeight(self._spec.ratio_floor, self._spec.ratio_cap)

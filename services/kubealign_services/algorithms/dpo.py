@@ -1,0 +1,42 @@
+"""Direct preference optimisation."""
+
+from torch.nn.functional import logsigmoid
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.offline import Offline
+from kubealign_services.algorithms.pairs import Compared, PairObjective, Pairs
+
+
+class DPO(Offline):
+    """Rafailov et al. 2023, "Direct Preference Optimization", eq. 7. The reward that a policy stands for is
+
+        r(y) = beta (log p(y) - log p_ref(y))
+
+    and the loss of a pair, with m = r(chosen) - r(rejected), is
+
+        -log sigmoid(m)                                             labelSmoothing 0
+        -(1 - e) log sigmoid(m) - e log sigmoid(-m)                 conservative DPO (Mitchell 2023)
+        + nllCoefficient * -log p(chosen) / tokens of the chosen    (Pang et al. 2024, eq. 1)
+
+    with e the label smoothing, so that the wanted margin is log((1 - e) / e) and no more. log p is a sum over
+    the response's tokens."""
+
+    needs_reference = True
+
+    def __init__(self, entry: spec.DPO) -> None:
+        self._spec = entry
+
+    def policy_objective(self) -> PairObjective:
+        return PairObjective(self._compare, reference=True)
+
+    def _compare(self, pairs: Pairs) -> Compared:
+        chosen = self._spec.beta * pairs.chosen.log_ratio
+        rejected = self._spec.beta * pairs.rejected.log_ratio
+        margin, wrong = chosen - rejected, self._spec.label_smoothing
+        loss = -(1 - wrong) * logsigmoid(margin) - wrong * logsigmoid(-margin)
+        if self._spec.nll_coefficient == 0:
+            return Compared(loss, chosen, rejected)
+        nll = -pairs.chosen.mean_logprob
+        return Compared(
+            loss + self._spec.nll_coefficient * nll, chosen, rejected, {"preference/nll_loss": nll}
+        )

@@ -1,0 +1,60 @@
+"""Weights for what was sampled by other numbers than the trainer's: by an engine that rounds otherwise, or by
+older weights."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kubealign.spec.algorithms import Importance, ImportanceLevel, OutOfBounds
+from kubealign_services.algorithms.surrogate import bounded_ratio
+from kubealign_services.batch.packed import Batch, sequence_sums
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All [T], 0 where nothing counts. applied: what the policy's loss is multiplied with. raw: before the
+    bounds. outside: 1.0 where the bounds changed it."""
+
+    applied: Tensor
+    raw: Tensor
+    outside: Tensor
+
+
+def importance_weights(batch: Batch, counted: Tensor, spec: Importance) -> Weights:
+    """w = p_old / p_behaviour: the proximal policy over the one that sampled (Hilton et al. 2022; Fu et al.
+    2025, "AReaL", eq. 5; for engine and trainer Yao et al. 2025).
+
+        Token           exp(d_t),    d_t = log p_old - log p_behaviour
+        Sequence        exp(sum of d over the response)
+        SequenceMean    exp(mean of d over the response)
+
+    Truncate: clip(w, low, high). Mask: w within the bounds, else 0.
+
+    Reads the token columns old_logprobs and behaviour_logprobs. counted: bool [T], tokens that are learned,
+    of whole responses."""
+    difference = batch.token("old_logprobs") - batch.token("behaviour_logprobs")
+    difference = difference.where(counted, difference.new_zeros(()))
+    if spec.level is not ImportanceLevel.TOKEN:
+        total = sequence_sums(difference, batch)
+        if spec.level is ImportanceLevel.SEQUENCE_MEAN:
+            total = total / sequence_sums(counted.to(total.dtype), batch).clamp(min=1)
+        difference = total[batch.sequence_of_token]
+    raw = bounded_ratio(difference)
+    held = raw.clamp(spec.low, spec.high)
+    outside = held != raw
+    if spec.outside is OutOfBounds.MASK:
+        held = held.where(~outside, held.new_zeros(()))
+    nothing = raw.new_zeros(())
+    return Weights(
+        applied=held.where(counted, nothing),
+        raw=raw.where(counted, nothing),
+        outside=(outside & counted).to(raw.dtype),
+    )
+
+
+def behaviour_kl(old: Tensor, behaviour: Tensor) -> Tensor:
+    """KL(behaviour || old) from the behaviour policy's own samples, entry by entry, by K3: r - 1 - log r with
+    r = p_old / p_behaviour. No gradient."""
+    difference = (old - behaviour).detach()
+    return torch.expm1(difference) - difference

@@ -1,0 +1,112 @@
+"""What algorithms that learn from their own samples have in common. A subclass says what it minimises, and,
+where it differs, how advantages are made."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.baselines import constant_share
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.algorithms.figures import advantage_figures
+from kubealign_services.algorithms.normalization import normalized
+from kubealign_services.algorithms.overlong import overlong_penalty
+from kubealign_services.algorithms.policy_objective import PolicyObjective
+from kubealign_services.algorithms.reference_kl import ReferenceKL
+from kubealign_services.algorithms.surrogate import ClippedRatio, Surrogate
+from kubealign_services.batch.companions import is_learned, learned
+from kubealign_services.batch.packed import Batch, sequence_sums
+
+
+class Online(ABC):
+    """Base of the algorithms with rollouts. The whole response is judged, and each of its tokens has its
+    advantage:
+
+        R_i = reward_i - overlong penalty_i - beta * (sum over the response of KL_t)
+        A_i = (R_i - center) / (scale + epsilon)
+    """
+
+    needs_critic = False
+
+    def __init__(self, entry: spec.OnPolicy) -> None:
+        self._entry = entry
+        self._kl = ReferenceKL(entry.kl)
+        self.needs_reference = self._kl.active
+        self.needs_old_logprobs = (
+            self._kl.active
+            or entry.updates_per_step > 1
+            or entry.max_staleness > 0
+            or entry.importance is not None
+        )
+
+    @abstractmethod
+    def surrogate(self) -> Surrogate:
+        """What is minimised for each action."""
+
+    def policy_objective(self) -> PolicyObjective:
+        return PolicyObjective(self._entry, self.surrogate())
+
+    def value_objective(self) -> Objective | None:
+        return None
+
+    def advantages(self, batch: Batch, state: dict[str, float]) -> dict[str, float]:
+        """Reads the token columns loss_mask, behaviour_logprobs (and, where KL is measured, old_logprobs and
+        reference_logprobs) and the sequence columns rewards, group. Adds the token column advantages, in the
+        dtype of behaviour_logprobs: 0 at companions, which no figure knows of either."""
+        metrics = self.shape(batch)
+        part = learned(batch)
+        rewards = part.sequence("shaped_rewards")
+        divergence = self._kl.measure(part, state)
+        if self._entry.samples_per_prompt > 1 and not self.needs_critic:
+            metrics["reward/constant_groups"] = constant_share(rewards, part.sequence("group"))
+        made, figures = self.judge(part, rewards, divergence.penalty)
+        everywhere = is_learned(batch)[batch.sequence_of_token]
+        for name, column in made.items():
+            whole = torch.zeros(len(batch.tokens), dtype=column.dtype)
+            whole[everywhere] = column
+            batch.token_columns[name] = whole
+        return metrics | divergence.metrics | figures
+
+    def shape(self, batch: Batch) -> dict[str, float]:
+        """Add the sequence column shaped_rewards, companions' too: rewards less the penalty for length."""
+        rewards, metrics = batch.sequence("rewards"), {}
+        if self._entry.overlong is not None:
+            penalty = overlong_penalty(batch, self._entry.overlong)
+            rewards = rewards - penalty
+            metrics["reward/overlong_penalty"] = float(penalty[is_learned(batch)].mean())
+        batch.sequence_columns["shaped_rewards"] = rewards
+        return metrics
+
+    def judge(
+        self, batch: Batch, rewards: Tensor, penalty: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Token columns [T] to add, advantages among them, and the figures of them. rewards: [S]. penalty:
+        [T], what the KL takes from the reward at each token."""
+        returns = rewards - sequence_sums(penalty, batch)
+        return spread(self.compared(returns, batch), returns, batch)
+
+    def compared(self, returns: Tensor, batch: Batch) -> Tensor:
+        """Returns of the responses to their advantages, [S]."""
+        return normalized(returns, batch.sequence("group"), self._entry.advantage)
+
+
+class ClippedOnline(Online):
+    """With a clipped ratio, of tokens or of responses."""
+
+    def __init__(self, entry: spec.Clipped) -> None:
+        super().__init__(entry)
+        self._clipped = entry
+
+    def surrogate(self) -> ClippedRatio:
+        return ClippedRatio(self._clipped.clip)
+
+    def policy_objective(self) -> PolicyObjective:
+        return PolicyObjective(self._entry, self.surrogate(), self._clipped.ratio)
+
+
+def spread(advantages: Tensor, returns: Tensor, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Advantages of responses [S] to those of their tokens, with the figures of both."""
+    tokens = advantages[batch.sequence_of_token].to(batch.token("behaviour_logprobs").dtype)
+    tokens = tokens.where(batch.token("loss_mask").bool(), tokens.new_zeros(()))
+    return {"advantages": tokens}, advantage_figures(advantages, returns)

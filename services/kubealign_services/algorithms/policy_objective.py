@@ -1,0 +1,104 @@
+"""The policy's loss, put together from its parts: what each action is worth, how tokens add up, and what
+pulls and weighs them."""
+
+from torch import Tensor
+
+from kubealign.spec.algorithms import LossAggregation, OnPolicy, RatioLevel
+from kubealign_services.algorithms.aggregation import aggregation_shares, counted_tokens
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.algorithms.importance import behaviour_kl, importance_weights
+from kubealign_services.algorithms.kl import kl_loss
+from kubealign_services.algorithms.mismatch import add_gap, prepare_gap
+from kubealign_services.algorithms.outputs import required
+from kubealign_services.algorithms.ratio import log_ratios
+from kubealign_services.algorithms.reference_kl import loss_coefficient
+from kubealign_services.algorithms.surrogate import LOG_RATIO_BOUND, Actions, Surrogate
+from kubealign_services.algorithms.weights import token_mean_shares
+from kubealign_services.batch.packed import Batch
+
+_LOSS, _FIGURES, _TOKENS = "loss_shares", "figure_shares", "token_shares"
+_IMPORTANCE = ("importance.applied", "importance.raw", "importance.outside")
+
+
+class PolicyObjective:
+    """sum over response tokens of share * (w * surrogate + beta KL(policy || reference)), less
+    entropy_coefficient times the mean entropy over response tokens.
+
+    The shares are those of the spec's aggregation, counted over the whole minibatch; w are the importance
+    weights, 1 where none are asked for: what they mask stays counted.
+
+    Reads the token columns loss_mask, advantages, old_logprobs (without it the ratio is one by
+    construction), behaviour_logprobs for importance, reference_logprobs for a KL in the loss, and the
+    sequence column truncated for mask_truncated. Figures are means over tokens; where the ratio is a
+    response's, over responses."""
+
+    outputs = frozenset({"logprobs", "entropy"})
+    unit = 1
+
+    def __init__(self, entry: OnPolicy, surrogate: Surrogate, level: RatioLevel = RatioLevel.TOKEN) -> None:
+        self._spec = entry
+        self._surrogate = surrogate
+        self._level = level
+        self._importance = entry.effective_importance
+        self._beta = loss_coefficient(entry.kl)
+
+    def prepare(self, minibatch: Batch) -> None:
+        counted = counted_tokens(minibatch, self._spec.mask_truncated)
+        columns = minibatch.token_columns
+        columns[_LOSS] = aggregation_shares(minibatch, counted, self._spec.aggregation)
+        columns[_TOKENS] = columns[_FIGURES] = token_mean_shares(counted)
+        if self._level is not RatioLevel.TOKEN:
+            columns[_FIGURES] = aggregation_shares(minibatch, counted, LossAggregation.SEQUENCE_MEAN)
+        if self._importance is not None:
+            weights = importance_weights(minibatch, counted, self._importance)
+            columns |= dict(zip(_IMPORTANCE, (weights.applied, weights.raw, weights.outside), strict=True))
+        prepare_gap(minibatch)
+
+    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
+        logprobs = required(outputs.logprobs, "logprobs")
+        counted = microbatch.token(_TOKENS) > 0
+        here = counted.to(logprobs.device)
+
+        def column(name: str) -> Tensor:
+            return microbatch.token(name)[counted].to(logprobs)
+
+        new, shares, figures = logprobs[here], column(_LOSS), column(_FIGURES)
+        held = "old_logprobs" in microbatch.token_columns
+        old = column("old_logprobs") if held else new.detach()
+        sequence = microbatch.sequence_of_token[counted].to(logprobs.device)
+        ratio = log_ratios(new - old, sequence, self._level)
+        terms = self._surrogate(Actions(new, ratio.value, column("advantages")))
+
+        policy = terms.loss * ratio.part
+        entropy = (column(_TOKENS) * required(outputs.entropy, "entropy")[here]).sum()
+        log_ratio = ratio.value.detach().clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+        sums = {name: (figures * each).sum() for name, each in terms.shares.items()}
+        sums |= {
+            "policy/ratio_mean": (figures * log_ratio.exp()).sum(),
+            "policy/approx_kl": (figures * (log_ratio.expm1() - log_ratio)).sum(),
+            "policy/entropy": entropy.detach(),
+        }
+        maxima = {"policy/ratio_max": _largest(log_ratio.exp())}
+        if self._importance is not None:
+            applied, raw, outside = (column(name) for name in _IMPORTANCE)
+            policy = policy * applied
+            between = behaviour_kl(old, column("behaviour_logprobs"))
+            sums |= {
+                "importance/mean": (figures * applied).sum(),
+                "importance/outside_share": (figures * outside).sum(),
+                "policy/behaviour_kl": (column(_TOKENS) * between).sum(),
+            }
+            maxima["importance/max"] = _largest(raw)
+        loss = (shares * policy).sum()
+        sums["policy/loss"] = loss.detach()
+        if self._spec.entropy_coefficient != 0:  # else its gradient would be computed, to count for nothing
+            loss = loss - self._spec.entropy_coefficient * entropy
+        if self._beta > 0:
+            divergence = (shares * kl_loss(new, column("reference_logprobs"), self._spec.kl.estimator)).sum()
+            loss = loss + self._beta * divergence
+            sums["policy/kl_loss"] = divergence.detach()
+        return add_gap(LossTerms(loss, sums, maxima), logprobs, microbatch)
+
+
+def _largest(values: Tensor) -> Tensor:
+    return values.max() if len(values) else values.sum()

@@ -1,0 +1,85 @@
+"""Scores that are fitted to ratings."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
+from kubealign_services.algorithms.language_loss import language_loss
+from kubealign_services.algorithms.outputs import required
+from kubealign_services.algorithms.pooling import pooled
+from kubealign_services.algorithms.weights import token_mean_shares
+from kubealign_services.batch.packed import Batch
+
+
+class RatingObjective:
+    """With the scores s_in of response i, one for each of N attributes, and the ratings r_in:
+
+        mean over the known r_in of (s_in - r_in)^2
+        + language_model_coefficient * mean over the responses' tokens of -log p(token)
+        + score_penalty * mean over all s_in^2
+
+    SteerLM's attribute models are fitted so (Dong et al. 2023; Wang et al. 2024, HelpSteer2, section 3). A
+    rating that is not known (NaN) takes no part, so an attribute weighs as much as it is rated.
+    Reads the token column loss_mask and the sequence column ratings, [S, N], or [S] for one.
+    """
+
+    unit = 1
+
+    def __init__(self, entry: spec.RewardModel, names: Sequence[str] = ()) -> None:
+        """names: of the attributes, for a figure of each; empty: only those of all together."""
+        self._spec = entry
+        self._names = names if len(names) > 1 else ()
+        language = entry.language_model_coefficient > 0
+        self.outputs = frozenset({"values", "logprobs"} if language else {"values"})
+
+    def prepare(self, minibatch: Batch) -> None:
+        known = (~_ratings(minibatch).isnan()).double()
+        counts = known.sum(0)
+        minibatch.sequence_columns["rating_shares"] = known / known.sum().clamp(min=1)
+        # Of each attribute alone; NaN where nobody rates it, so that it has no figure.
+        minibatch.sequence_columns["attribute_shares"] = known / counts.where(counts > 0, torch.nan)
+        minibatch.sequence_columns["score_shares"] = torch.full_like(known, 1 / known.numel())
+        minibatch.token_columns["language_shares"] = token_mean_shares(minibatch.token("loss_mask"))
+
+    def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
+        scores = _by_attribute(pooled(required(outputs.values, "values"), microbatch, self._spec.pooling))
+        ratings = _ratings(microbatch).to(scores)
+        if scores.shape != ratings.shape:
+            raise ValueError(
+                f"the model gives {scores.shape[1]} scores, and the rows hold {ratings.shape[1]} ratings"
+            )
+        known = ~ratings.isnan()
+        errors = torch.where(known, scores - ratings.nan_to_num(), 0.0)
+        shares = microbatch.sequence("rating_shares").to(scores)
+        each = microbatch.sequence("score_shares").to(scores)
+        regression = (shares * errors.square()).sum()
+        size = (each * scores.square()).sum()
+        loss = regression + self._spec.score_penalty * size
+        sums = {
+            "rm/loss": regression.detach(),
+            "rm/absolute_error": (shares * errors.abs()).sum().detach(),
+            "rm/score_mean": (each * scores).sum().detach(),
+            "rm/score_square": size.detach(),
+        }
+        own = microbatch.sequence("attribute_shares").to(scores)
+        for index, name in enumerate(self._names):
+            error = (own[:, index] * errors[:, index].abs()).sum().detach()
+            if not bool(error.isnan()):
+                sums[f"rm/absolute_error/{name}"] = error
+        if "logprobs" in self.outputs:
+            language = language_loss(required(outputs.logprobs, "logprobs"), microbatch)
+            loss = loss + self._spec.language_model_coefficient * language
+            sums["rm/language_loss"] = language.detach()
+        return LossTerms(loss=loss, sums=sums)
+
+
+def _ratings(batch: Batch) -> Tensor:
+    return _by_attribute(batch.sequence("ratings"))
+
+
+def _by_attribute(column: Tensor) -> Tensor:
+    """[S] or [S, N] -> [S, N]."""
+    return column[:, None] if column.dim() == 1 else column

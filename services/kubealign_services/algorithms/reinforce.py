@@ -1,0 +1,19 @@
+"""REINFORCE."""
+
+from kubealign_services.algorithms.online import Online
+from kubealign_services.algorithms.surrogate import LogLikelihood
+
+
+class Reinforce(Online):
+    """Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement
+    learning"; for language models as one action a response (Ahmadian et al. 2024).
+
+        R_i = reward_i - beta * (sum over its tokens of KL_t)        A_i = R_i - mean R of the step
+
+        loss = mean over sequences of -A_i log p(response_i) - entropy_coefficient H
+
+    The baseline is `advantage.center`: None is REINFORCE without one. No ratio holds the policy: with several
+    optimiser steps a step the later ones are off policy."""
+
+    def surrogate(self) -> LogLikelihood:
+        return LogLikelihood()

@@ -1,0 +1,45 @@
+"""Rejection sampling."""
+
+from collections.abc import Sequence
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.offline import Offline
+from kubealign_services.algorithms.rounds import Prompt, RoundRows, Row, reward_mean, rewarded
+from kubealign_services.algorithms.sft import CrossEntropyObjective
+
+
+class RejectionSampling(Offline):
+    """Touvron et al. 2023, "Llama 2", section 3.2.3; Dong et al. 2023, "RAFT", algorithm 1. Of the n
+    responses y_i to a prompt, sampled from the round's first weights, those with the highest rewards
+    r(y_i) >= minimumReward are imitated, keepPerPrompt of them:
+
+        loss = mean over the kept responses' tokens of -log p(token)
+
+    Of equal rewards the one that was sampled first is kept."""
+
+    def __init__(self, entry: spec.RejectionSampling) -> None:
+        self._spec = entry
+
+    def policy_objective(self) -> CrossEntropyObjective:
+        return CrossEntropyObjective()
+
+    def rows(self, prompts: Sequence[Prompt]) -> RoundRows:
+        everything = [response for prompt in prompts for response in prompt.responses]
+        least = self._spec.minimum_reward
+        rows = [
+            Row(prompt, (response,))
+            for prompt in prompts
+            for response in rewarded(prompt)[: self._spec.keep_per_prompt]
+            if least is None or (response.reward or 0.0) >= least
+        ]
+        figures = {"round/reward_mean": reward_mean(everything)}
+        if not rows:
+            best = max(response.reward for response in everything if response.reward is not None)
+            return RoundRows(
+                [],
+                figures,
+                f"the best of {len(everything)} rewards is {best:.4g}, below "
+                f"minimumReward ({least:g}): lower it, or sample more",
+            )
+        figures["round/chosen_reward"] = reward_mean([row.responses[0] for row in rows])
+        return RoundRows(rows, figures)

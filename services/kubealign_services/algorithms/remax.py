@@ -1,0 +1,34 @@
+"""ReMax."""
+
+from torch import Tensor
+
+from kubealign_services.algorithms.greedy import greedy_rewards
+from kubealign_services.algorithms.online import Online
+from kubealign_services.algorithms.surrogate import LogLikelihood
+from kubealign_services.batch.packed import Batch
+
+
+class ReMax(Online):
+    """Li et al. 2023, "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning
+    Large Language Models", algorithm 1.
+
+    REINFORCE whose baseline is the reward of the likeliest response to the same prompt, which has no KL taken
+    from it and is not learned:
+
+        A_i = reward_i - beta * (sum over its tokens of KL_t) - reward of the prompt's greedy response
+
+        loss = mean over sequences of -A_i log p(response_i) - entropy_coefficient H
+
+    and then as `advantage` says; by default as it is. The greedy response is the group's companion."""
+
+    def surrogate(self) -> LogLikelihood:
+        return LogLikelihood()
+
+    def shape(self, batch: Batch) -> dict[str, float]:
+        """Adds the sequence column baseline as well."""
+        metrics = super().shape(batch)
+        batch.sequence_columns["baseline"] = greedy_rewards(batch.sequence("shaped_rewards"), batch)
+        return metrics
+
+    def compared(self, returns: Tensor, batch: Batch) -> Tensor:
+        return super().compared(returns - batch.sequence("baseline"), batch)

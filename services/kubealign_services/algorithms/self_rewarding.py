@@ -1,0 +1,68 @@
+"""Self-rewarding language models."""
+
+from collections.abc import Sequence
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.dpo import DPO
+from kubealign_services.algorithms.offline import Offline
+from kubealign_services.algorithms.pairs import PairObjective
+from kubealign_services.algorithms.rounds import (
+    Prompt,
+    Response,
+    RoundRows,
+    Row,
+    reward_mean,
+    rewarded,
+)
+
+
+class SelfRewarding(Offline):
+    """Yuan et al. 2024, "Self-Rewarding Language Models", section 2. The policy judges each of its n
+    responses to a prompt by an answer to the judge's prompt; a response's reward is the mean of its
+    judgements' scores. The best against the worst of each prompt is a pair, where they differ by more than
+    minimumMargin, and the loss is DPO's with the round's first weights p_k as reference:
+
+        -log sigmoid(beta (log p(best) / p_k(best)  -  log p(worst) / p_k(worst)))
+
+    Responses that no judgement gave a score count for nothing. Of equal scores the response that was sampled
+    first is the best, and the one that was sampled last the worst."""
+
+    needs_reference = True
+
+    def __init__(self, entry: spec.SelfRewarding) -> None:
+        self._spec = entry
+
+    def policy_objective(self) -> PairObjective:
+        return DPO(spec.DPO(beta=self._spec.beta)).policy_objective()
+
+    def rows(self, prompts: Sequence[Prompt]) -> RoundRows:
+        ranked = [(prompt, rewarded(prompt)) for prompt in prompts]
+        judged = [response for _, responses in ranked for response in responses]
+        asked = sum(len(prompt.responses) for prompt in prompts)
+        figures = {"round/unjudged_share": 1 - len(judged) / max(1, asked)}
+        if not judged:
+            return RoundRows(
+                [],
+                figures,
+                f"none of {asked} responses got a score from the judge: see that the "
+                "policy answers judge.prompt with what judge.pattern finds",
+            )
+        figures["round/reward_mean"] = reward_mean(judged)
+        rows = [Row(prompt, (best[0], best[-1])) for prompt, best in ranked if self._differ(best)]
+        if not rows:
+            return RoundRows(
+                [],
+                figures,
+                f"no prompt's best and worst scores differ by more than minimumMargin "
+                f"({self._spec.minimum_margin:g})",
+                learned_out=True,
+            )
+        figures["round/chosen_reward"] = reward_mean([row.responses[0] for row in rows])
+        figures["round/rejected_reward"] = reward_mean([row.responses[1] for row in rows])
+        return RoundRows(rows, figures)
+
+    def _differ(self, ranked: Sequence[Response]) -> bool:
+        if len(ranked) < 2:
+            return False
+        best, worst = ranked[0].reward, ranked[-1].reward
+        return best is not None and worst is not None and best - worst > self._spec.minimum_margin

@@ -1,0 +1,27 @@
+"""Simple preference optimisation."""
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.offline import Offline
+from kubealign_services.algorithms.pairs import Compared, PairObjective, Pairs
+from kubealign_services.algorithms.preference import bradley_terry_loss
+
+
+class SimPO(Offline):
+    """Meng et al. 2024, "SimPO: Simple Preference Optimization with a Reference-Free Reward", eq. 6.
+
+        r(y) = beta log p(y) / tokens of y
+        loss = -log sigmoid(r(chosen) - r(rejected) - margin)
+
+    The reward is what generation goes by, the mean log-probability, so that a response is not better for
+    being shorter; margin (the paper's gamma) is by how much the chosen is to be ahead."""
+
+    def __init__(self, entry: spec.SimPO) -> None:
+        self._spec = entry
+
+    def policy_objective(self) -> PairObjective:
+        return PairObjective(self._compare, reference=False)
+
+    def _compare(self, pairs: Pairs) -> Compared:
+        chosen = self._spec.beta * pairs.chosen.mean_logprob
+        rejected = self._spec.beta * pairs.rejected.mean_logprob
+        return Compared(bradley_terry_loss(chosen, rejected + self._spec.margin), chosen, rejected)

@@ -1,0 +1,44 @@
+"""Self-play fine-tuning."""
+
+from collections.abc import Sequence
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.dpo import DPO
+from kubealign_services.algorithms.offline import Offline
+from kubealign_services.algorithms.pairs import PairObjective
+from kubealign_services.algorithms.rounds import Prompt, Response, RoundRows, Row
+
+
+class SPIN(Offline):
+    """Chen et al. 2024, "Self-Play Fine-Tuning Converts Weak Language Models to Strong Language Models",
+    eq. 4.7. In round k, with y a demonstration and y' a response of the weights p_k that the round begins
+    with, the loss of a pair is
+
+        -log sigmoid(beta (log p(y) / p_k(y)  -  log p(y') / p_k(y')))
+
+    which is DPO's, the demonstration preferred and the reference taken anew each round (the paper's lambda is
+    beta). Each response is a pair with its prompt's demonstration."""
+
+    needs_reference = True
+
+    def __init__(self, entry: spec.SPIN) -> None:
+        self._spec = entry
+
+    def policy_objective(self) -> PairObjective:
+        return DPO(spec.DPO(beta=self._spec.beta)).policy_objective()
+
+    def rows(self, prompts: Sequence[Prompt]) -> RoundRows:
+        rows = [
+            Row(prompt, (_demonstration(prompt, response), response))
+            for prompt in prompts
+            for response in prompt.responses
+        ]
+        alike = sum(list(row.responses[0].tokens) == list(row.responses[1].tokens) for row in rows)
+        return RoundRows(rows, {"round/alike_share": alike / max(1, len(rows))}, "no response was sampled")
+
+
+def _demonstration(prompt: Prompt, response: Response) -> Response:
+    """It takes its name from the response that it stands against. Raises ValueError where there is none."""
+    if prompt.demonstration is None:
+        raise ValueError(f"prompt {prompt.name} has no demonstration")
+    return Response(f"{response.name}/demonstration", prompt.demonstration)

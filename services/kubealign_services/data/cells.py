@@ -1,0 +1,100 @@
+"""One row's columns, read as what they must hold; errors name the row, the column and what it held."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.example import Message
+
+
+class Cells:
+    """The columns of row `number` (from 0). Every method raises DataError for a column that is missing or
+    holds something else."""
+
+    def __init__(self, row: Mapping[str, Any], number: int) -> None:
+        self._row = row
+        self._row_name = f"row {number + 1}"
+
+    def value(self, column: str) -> Any:
+        """Whatever it holds."""
+        if column not in self._row:
+            held = ", ".join(map(repr, self._row))
+            raise DataError(f"{self._row_name} has no column {column!r}; it has {held}")
+        return self._row[column]
+
+    def text(self, column: str) -> str:
+        value = self.value(column)
+        if not isinstance(value, str):
+            raise DataError(f"{self._holds(column)}, not text")
+        return value
+
+    def number(self, column: str) -> float:
+        """A finite number."""
+        value = self.value(column)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise DataError(f"{self._holds(column)}, not a finite number")
+        return float(value)
+
+    def ratings(self, columns: Sequence[str]) -> list[float | None]:
+        """A finite number each, None where it is not known; at least one is."""
+        ratings = [None if self.value(column) is None else self.number(column) for column in columns]
+        if all(rating is None for rating in ratings):
+            raise DataError(f"{self._row_name}: {', '.join(map(repr, columns))} are null: one must be known")
+        return ratings
+
+    def label(self, column: str) -> bool:
+        """true or false; also 1 or 0."""
+        value = self.value(column)
+        if not isinstance(value, int | float) or value not in (0, 1):
+            raise DataError(f"{self._holds(column)}, not true or false (1 and 0 stand for them)")
+        return bool(value)
+
+    def plain(self, column: str) -> str:
+        """A text as it is; a number as a person writes it (4, not 4.0); true or false."""
+        value = self.value(column)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int):
+            return str(value)
+        if isinstance(value, float) and math.isfinite(value):
+            return str(int(value)) if value.is_integer() else repr(value)
+        raise DataError(f"{self._holds(column)}, not a text or a number to be put into the template")
+
+    def messages(self, column: str, last_role: str) -> list[Message]:
+        """Messages whose last one is of this role; before an assistant's there is another."""
+        value = self.value(column)
+        if not isinstance(value, list) or not value:
+            raise DataError(f"{self._holds(column)}, not a list of messages")
+        messages = [self._message(column, index, item) for index, item in enumerate(value)]
+        last = messages[-1]["role"]
+        if last != last_role:
+            raise self.error(column, f"the last message is the {last}'s; it must be the {last_role}'s")
+        if last_role == "assistant" and len(messages) == 1:
+            raise self.error(column, "there is no message before the assistant's")
+        return messages
+
+    def error(self, column: str, message: str) -> DataError:
+        """What is wrong with a column."""
+        return DataError(f"{self._row_name}: column {column!r}: {message}")
+
+    def _message(self, column: str, index: int, item: Any) -> Message:
+        if not isinstance(item, dict) or not all(
+            isinstance(item.get(key), str) for key in ("role", "content")
+        ):
+            raise DataError(
+                f"{self._row_name}: column {column!r}, message {index + 1} is {_shown(item)}, "
+                "not {role: text, content: text}"
+            )
+        # Parquet gives every message the keys of all; what a message lacks is null.
+        return {key: held for key, held in item.items() if held is not None}
+
+    def _holds(self, column: str) -> str:
+        return f"{self._row_name}: column {column!r} holds {_shown(self._row[column])}"
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return f"{shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__})"

@@ -1,0 +1,55 @@
+"""Whether each of a job's models is what its role needs: a language model, or a reward model with the right
+scores."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from transformers import PretrainedConfig
+
+from kubealign.spec.algorithms import Makes
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.training import HeadInit
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.model_roles import reward_roles
+from kubealign_services.data.models import (
+    is_reward_model,
+    require_language_model,
+    require_reward_model,
+    require_scores,
+    score_names,
+)
+from kubealign_services.scoring.attributes import UnknownAttribute, attribute_weights, check_alike
+
+
+def check_kind(job: AlignmentJob, role: str, config: PretrainedConfig, folder: Path, place: str) -> None:
+    """Raises DataError. place: path of the model in the spec."""
+    spec = job.spec
+    if role.startswith("reward-"):
+        require_reward_model(config, folder, place)
+    elif role == "critic":
+        if spec.critic is not None and spec.critic.head_init is HeadInit.REWARD_MODEL:
+            require_reward_model(config, folder, place)
+            require_scores(config, ["value"], folder, place)
+    elif role == "policy" and spec.algorithm.value.makes is Makes.REWARD_MODEL:
+        if is_reward_model(config):
+            require_scores(config, spec.learned_scores, folder, place)
+    elif role != "policy" or spec.algorithm.value.trains or spec.algorithm.value.samples:
+        # Where nothing is trained or sampled, the policy lends its tokenizer, whatever else it is.
+        require_language_model(config, folder, place)
+
+
+def check_attributes(job: AlignmentJob, configs: Mapping[str, PretrainedConfig]) -> None:
+    """What a reward weighs is there; the models of an ensemble score the same. configs: by role. Raises
+    DataError."""
+    for index, reward in enumerate(job.spec.rewards):
+        scores = [score_names(configs[role]) for role in reward_roles(reward)]
+        if not scores:
+            continue
+        try:
+            check_alike(scores)
+        except UnknownAttribute as error:
+            raise DataError(f"spec.rewards[{index}].ensemble: {error}") from error
+        try:
+            attribute_weights(scores[0], reward.attributes)
+        except UnknownAttribute as error:
+            raise DataError(f"spec.rewards[{index}].attributes: {error}") from error

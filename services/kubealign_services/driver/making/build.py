@@ -1,0 +1,81 @@
+"""A job's spec and its prepared data -> what makes its rows."""
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.data.prepared import Prepared
+from kubealign_services.driver.build import bus_rewards
+from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.making.annotation import Annotation
+from kubealign_services.driver.making.asking import Asking
+from kubealign_services.driver.making.comparison import Comparing
+from kubealign_services.driver.making.figures import Figures
+from kubealign_services.driver.making.form import Form
+from kubealign_services.driver.making.generation import Choice, Generation, Stage
+from kubealign_services.driver.making.keeping import Keeping
+from kubealign_services.driver.making.maker import RowMaker
+from kubealign_services.driver.making.prompts import Prompts
+from kubealign_services.driver.making.revision import Revising
+from kubealign_services.driver.making.scoring import Scoring
+from kubealign_services.driver.plans import group_plan
+from kubealign_services.driver.previews import Previews
+from kubealign_services.driver.row_scores import RowScores
+from kubealign_services.driver.token_texts import TokenTexts, decoder
+
+
+def rows_per_step(job: AlignmentJob) -> int:
+    """Rows of the job's data that one step takes."""
+    algorithm = job.spec.algorithm.value
+    return int(algorithm.prompts_per_step if algorithm.samples else algorithm.rows_per_step)
+
+
+def build_maker(job: AlignmentJob, prepared: Prepared, exchange: Exchange) -> RowMaker:
+    """What makes the rows that the spec asks for."""
+    if job.spec.algorithm.value.samples:
+        return _generation(job, prepared, exchange)
+    return _annotation(job, prepared, exchange)
+
+
+def _annotation(job: AlignmentJob, prepared: Prepared, exchange: Exchange) -> Annotation:
+    spec, data = job.spec, job.spec.data.demonstrations
+    assert data is not None
+    timeout, retries = spec.rollout.group_timeout_seconds, spec.rollout.group_retries
+    return Annotation(
+        rows=prepared.train,
+        data=data,
+        entry=spec.algorithm.value,
+        rewards=spec.rewards,
+        scores=RowScores(exchange, bus_rewards(job), timeout, retries),
+        previews=Previews(TokenTexts(lambda: decoder(prepared.tokenizer)), spec.seed),
+    )
+
+
+def _generation(job: AlignmentJob, prepared: Prepared, exchange: Exchange) -> Generation:
+    spec, data, algorithm = job.spec, job.spec.data.prompts, job.spec.algorithm.value
+    rollout = spec.effective_rollout
+    assert rollout is not None and data is not None
+    plan = group_plan(job, rollout, algorithm.prompts_per_step, algorithm.samples_per_prompt)
+    asking, form = Asking(exchange, plan), Form(data)
+    rewards, sources = spec.rewards, bus_rewards(job)
+    stages: list[Stage] = []
+    if algorithm.revise is not None:
+        longest = rollout.sampling.max_tokens
+        stages.append(Revising(algorithm.revise, asking, _prompts(prepared, form), longest, form, spec.seed))
+        if rewards:
+            timeout, retries = rollout.group_timeout_seconds, rollout.group_retries
+            stages.append(Scoring(rewards, RowScores(exchange, sources, timeout, retries)))
+    choice: Choice = Keeping(algorithm.keep, form)
+    if algorithm.compare is not None:
+        choice = Comparing(algorithm.compare, asking, _prompts(prepared, form), form, spec.seed)
+    return Generation(
+        rows=prepared.train,
+        asking=asking,
+        samples_per_prompt=algorithm.samples_per_prompt,
+        rewards=rewards,
+        sources=() if stages else sources,
+        stages=stages,
+        choice=choice,
+        figures=Figures(Previews(TokenTexts(lambda: decoder(prepared.tokenizer)), spec.seed)),
+    )
+
+
+def _prompts(prepared: Prepared, form: Form) -> Prompts:
+    return Prompts(prepared.tokenizer, form.chat, prepared.report.context)

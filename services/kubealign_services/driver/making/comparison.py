@@ -1,0 +1,154 @@
+"""Preferences of the policy itself (Bai et al. 2022, section 4): which of two responses fits a principle
+better.
+
+With l(x, y) the log-probability of the answers "the first is better" and "the second is better" to the
+question about x and y in this order,
+
+    p(x, y) = exp l_first(x, y) / (exp l_first(x, y) + exp l_second(x, y))
+    P(a is better than b) = (p(a, b) + 1 - p(b, a)) / 2
+
+so that a policy that always says "the first" has no preference.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from kubealign.spec.algorithms import Comparison
+from kubealign_services.batch.codec import decode
+from kubealign_services.driver.ledger import Group
+from kubealign_services.driver.making.asking import Asking, Question
+from kubealign_services.driver.making.drawing import drawn
+from kubealign_services.driver.making.form import Form
+from kubealign_services.driver.making.keeping import preference
+from kubealign_services.driver.making.prompts import Prompts
+from kubealign_services.driver.making.revision import TOO_LONG
+from kubealign_services.driver.making.samples import Sample, by_prompt
+from kubealign_services.driver.making.state import MakingState
+from kubealign_services.driver.report import StepFigures
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two samples of one prompt, and what they are compared by."""
+
+    first: Sample
+    second: Sample
+    principle: str
+
+    @property
+    def name(self) -> str:
+        """Unique among pairs."""
+        return f"{self.first.row.row}/{self.first.number // 2}"
+
+
+class Comparing:
+    """A Choice: each pair of samples becomes a preference, with its probability as chosen_rating and the
+    other's as rejected_rating. Pairs that are alike, and ties, give none."""
+
+    def __init__(self, spec: Comparison, asking: Asking, prompts: Prompts, form: Form, seed: int) -> None:
+        self._spec = spec
+        self._asking = asking
+        self._prompts = prompts
+        self._form = form
+        self._seed = seed
+
+    async def __call__(
+        self, samples: Sequence[Sample], state: MakingState, step: StepFigures
+    ) -> list[dict[str, Any]]:
+        with step.phase("compare"):
+            pairs = self._pairs(samples, state)
+            asked = await self._asked(pairs, state)
+        rows = [self._row(pair, *asked[pair.name], state) for pair in pairs if pair.name in asked]
+        if asked:
+            step.add(
+                {
+                    "comparison/confidence": fmean(abs(2 * better(*orders) - 1) for orders in asked.values()),
+                    "comparison/first_share": fmean(p for orders in asked.values() for p in orders),
+                }
+            )
+        return [row for row in rows if row is not None]
+
+    def _pairs(self, samples: Sequence[Sample], state: MakingState) -> list[Pair]:
+        pairs = []
+        for group in by_prompt(samples):
+            numbered = {sample.number: sample for sample in group}
+            for number in sorted(numbered):
+                if number % 2 or number + 1 not in numbered:
+                    continue
+                first, second = numbered[number], numbered[number + 1]
+                if first.text == second.text:
+                    state.leave_out("alike")
+                    continue
+                name = f"{first.row.row}/{number // 2}"
+                pairs.append(Pair(first, second, drawn(self._spec.principles, self._seed, name)))
+        return pairs
+
+    async def _asked(self, pairs: Sequence[Pair], state: MakingState) -> dict[str, tuple[float, float]]:
+        """Pair's name -> how likely the first answer is in either order."""
+        given = tuple(self._prompts.answer(text) for text in self._spec.answers)
+        orders = [(pair, order) for pair in pairs for order in range(2)]
+        tokens = self._prompts.tokens(
+            self._spec.prompt, [self._values(*asked) for asked in orders], max(map(len, given))
+        )
+        fits = {
+            pair.name: list(both)
+            for pair, *both in zip(pairs, tokens[::2], tokens[1::2], strict=True)
+            if None not in both
+        }
+        state.leave_out(TOO_LONG, len(pairs) - len(fits))
+        questions = [
+            Question(f"compare.{order}/{name}", prompt, given=given)
+            for name, both in fits.items()
+            for order, prompt in enumerate(both)
+            if prompt is not None
+        ]
+        groups = await self._asking(questions, len(given), state)
+        found = {name: first_share(*_logprobs(group)) for name, group in groups.items()}
+        return {
+            name: (found[f"compare.0/{name}"], found[f"compare.1/{name}"])
+            for name in fits
+            if f"compare.0/{name}" in found and f"compare.1/{name}" in found
+        }
+
+    def _values(self, pair: Pair, order: int) -> dict[str, str]:
+        texts = [pair.first.text, pair.second.text]
+        first, second = texts if order == 0 else reversed(texts)
+        return {
+            "prompt": self._form.asked(pair.first.row),
+            "first": first,
+            "second": second,
+            "principle": pair.principle,
+        }
+
+    def _row(self, pair: Pair, forward: float, backward: float, state: MakingState) -> dict[str, Any] | None:
+        probability = better(forward, backward)
+        if probability == 0.5:
+            state.leave_out("ties")
+            return None
+        sides = (pair.first, pair.second) if probability > 0.5 else (pair.second, pair.first)
+        row = preference(*sides, self._form)
+        rating = max(probability, 1 - probability)
+        return row | {"principle": pair.principle, "chosen_rating": rating, "rejected_rating": 1 - rating}
+
+
+def first_share(first: float, second: float) -> float:
+    """The first answer's share of the two answers' probability; log-probabilities in nats."""
+    return 1 / (1 + math.exp(min(second - first, 700.0)))
+
+
+def better(forward: float, backward: float) -> float:
+    """The probability that the one is better than the other. forward: the first answer's share where the one
+    stands first; backward: where the other does."""
+    return (forward + 1 - backward) / 2
+
+
+def _logprobs(group: Group) -> list[float]:
+    """Of each given answer, in their order."""
+    sequences = [decode(group.rollouts[number].sequence) for number in sorted(group.rollouts)]
+    return [
+        float(sequence.token("engine_logprobs")[sequence.token("loss_mask").bool()].double().sum())
+        for sequence in sequences
+    ]

@@ -1,0 +1,62 @@
+"""What a step of samples looks like: its figures, and a few of the samples for displays."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+import torch
+
+from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.driver.making.samples import Sample
+from kubealign_services.driver.previews import Previews
+from kubealign_services.driver.report import Answer, StepFigures
+
+
+class Figures:
+    """Told each step's samples, rewarded or not."""
+
+    def __init__(self, previews: Previews) -> None:
+        self._previews = previews
+
+    def take(self, samples: Sequence[Sample], step: StepFigures) -> None:
+        """Note them; a step without samples has none."""
+        if not samples:
+            return
+        lengths = [len(sample.tokens) for sample in samples]
+        step.add(
+            {
+                "batch/sequences": len(samples),
+                "batch/tokens": sum(lengths) + sum(len(sample.row.prompt_tokens) for sample in samples),
+                "response/length": fmean(lengths),
+                "response/length_max": max(lengths),
+                "response/truncated_share": fmean(sample.truncated for sample in samples),
+            }
+        )
+        step.answers = {sample.name: Answer(sample.row.prompt_text, sample.text) for sample in samples}
+        self._previews.take(batch_of(samples), step)
+
+
+def batch_of(samples: Sequence[Sample]) -> Batch:
+    """Prompt and response of each, under its name, with the columns loss_mask, truncated, weight_version
+    and, where they have them, reward.NAME and rewards."""
+    ahead = [len(sample.row.prompt_tokens) for sample in samples]
+    batch = pack(
+        [[*sample.row.prompt_tokens, *sample.tokens] for sample in samples],
+        [sample.name for sample in samples],
+    )
+    mask = [
+        bit
+        for prompt, sample in zip(ahead, samples, strict=True)
+        for bit in [0] * prompt + [1] * len(sample.tokens)
+    ]
+    batch.token_columns["loss_mask"] = torch.tensor(mask, dtype=torch.uint8)
+    batch.token_columns["weight_version"] = torch.zeros(len(mask), dtype=torch.int32)
+    batch.sequence_columns["truncated"] = torch.tensor(
+        [sample.truncated for sample in samples], dtype=torch.uint8
+    )
+    for name in samples[0].rewards:
+        values = [sample.rewards[name] for sample in samples]
+        batch.sequence_columns[f"reward.{name}"] = torch.tensor(values, dtype=torch.float64)
+    if samples[0].reward is not None:
+        rewards = [sample.reward for sample in samples]
+        batch.sequence_columns["rewards"] = torch.tensor(rewards, dtype=torch.float32)
+    return batch

@@ -1,0 +1,109 @@
+"""How the samples of a work item come about: generated at once, or turn by turn by a workflow."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from kubealign.v1 import rollout_pb2
+from kubealign_services.generation.contract import (
+    Finish,
+    GeneratedSample,
+    GenerationRequest,
+    RequestRefused,
+)
+from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.messages import Part, rollout_of
+from kubealign_services.rollout.workflow.contract import Workflow
+from kubealign_services.rollout.workflow.episode import Episode, Transcript
+
+#: Purposes whose samples a workflow makes; others (a judgement, a critique) are generated at once.
+_EPISODES = frozenset({"train", "validation"})
+
+
+class Samples(Protocol):
+    """Makes the samples of a part of a group."""
+
+    def make(self, item: rollout_pb2.WorkItem, part: Part) -> AsyncGenerator[rollout_pb2.Rollout]:
+        """Each as soon as it is finished. Raises RequestRefused, WorkflowFailed."""
+
+
+class AtOnce:
+    """Each response in one go; the group's prompt is computed once."""
+
+    def __init__(self, generator: Generator, worker: str) -> None:
+        self._generator, self._worker = generator, worker
+
+    async def make(self, item: rollout_pb2.WorkItem, part: Part) -> AsyncGenerator[rollout_pb2.Rollout]:
+        async with aclosing(self._generator.generate(part.request)) as samples:
+            async for sample in samples:
+                yield rollout_of(item, sample, self._worker, part.first)
+
+
+class ByWorkflow:
+    """Each response turn by turn, all of a part beside one another."""
+
+    def __init__(
+        self, generator: Generator, worker: str, workflow: Workflow, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
+        self._at_once = AtOnce(generator, worker)
+        self._generator, self._worker = generator, worker
+        self._workflow, self._tokenizer = workflow, tokenizer
+
+    async def make(self, item: rollout_pb2.WorkItem, part: Part) -> AsyncGenerator[rollout_pb2.Rollout]:
+        if item.purpose not in _EPISODES:
+            async with aclosing(self._at_once.make(item, part)) as samples:
+                async for rollout in samples:
+                    yield rollout
+            return
+        making = [
+            asyncio.create_task(self._one(item, part, place)) for place in range(len(part.request.seeds))
+        ]
+        try:
+            for done in asyncio.as_completed(making):
+                yield await done
+        finally:
+            for task in making:
+                task.cancel()
+            await asyncio.gather(*making, return_exceptions=True)
+
+    async def _one(self, item: rollout_pb2.WorkItem, part: Part, place: int) -> rollout_pb2.Rollout:
+        request = replace(
+            part.request,
+            request_id=f"{part.request.request_id}:{part.first + place}",
+            seeds=(part.request.seeds[place],),
+        )
+        context = json.loads(item.columns)
+        episode = Episode(context["prompt"], context["columns"], request, self._tokenizer, self._generate)
+        await self._workflow(episode)
+        return episode_rollout(item, part, place, episode.transcript, self._worker)
+
+    async def _generate(self, request: GenerationRequest) -> GeneratedSample:
+        async with aclosing(self._generator.generate(request)) as samples:
+            async for sample in samples:
+                return sample
+        raise RequestRefused(f"nothing was generated for {request.request_id}")
+
+
+def episode_rollout(
+    item: rollout_pb2.WorkItem, part: Part, place: int, said: Transcript, worker: str
+) -> rollout_pb2.Rollout:
+    """The transcript as it goes over the bus."""
+    sample = GeneratedSample(
+        request_id=part.request.request_id,
+        sample=place,
+        tokens=said.tokens,
+        behaviour_logprobs=said.behaviour_logprobs,
+        engine_logprobs=said.engine_logprobs,
+        versions=said.versions,
+        finish=Finish.LENGTH if said.truncated else Finish.STOP,
+        text=said.text,
+        seconds=said.seconds,
+    )
+    rollout = rollout_of(item, sample, worker, part.first, said.learned)
+    rollout.turns, rollout.tool_errors = said.turns, said.tool_errors
+    return rollout

@@ -1,0 +1,35 @@
+"""The workflow that a job's rollout names, ready to be used."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from transformers import PreTrainedTokenizerBase
+
+from kubealign.spec.workflow import Workflow as WorkflowSpec
+from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.samples import AtOnce, ByWorkflow, Samples
+from kubealign_services.rollout.workflow.contract import Workflow
+from kubealign_services.rollout.workflow.custom import CustomWorkflow
+from kubealign_services.rollout.workflow.tool_use import ToolWorkflow
+from kubealign_services.scoring.tools import ToolProcess
+
+
+@asynccontextmanager
+async def opened_samples(
+    spec: WorkflowSpec | None, generator: Generator, worker: str, tokenizer: PreTrainedTokenizerBase
+) -> AsyncIterator[Samples]:
+    """What makes the samples; a workflow's tools run until the block ends. Raises RewardError for a tool and
+    WorkflowFailed for a workflow that cannot be had."""
+    if spec is None:
+        yield AtOnce(generator, worker)
+        return
+    async with AsyncExitStack() as stack:
+        yield ByWorkflow(generator, worker, await _workflow(spec, stack), tokenizer)
+
+
+async def _workflow(spec: WorkflowSpec, stack: AsyncExitStack) -> Workflow:
+    if spec.function is not None:
+        return CustomWorkflow.of(spec.function)
+    assert spec.tools is not None
+    tools = {tool.name: await stack.enter_async_context(ToolProcess(tool)) for tool in spec.tools.tools}
+    return ToolWorkflow(spec.tools, tools)

@@ -1,0 +1,51 @@
+"""Tools called within a response (Schick et al. 2023, "Toolformer"; Yao et al. 2023, "ReAct")."""
+
+import re
+from collections.abc import Mapping
+from typing import Protocol
+
+from kubealign.spec.workflow import ToolUse
+from kubealign_services.rollout.workflow.episode import Episode
+from kubealign_services.scoring.errors import RewardError, RewardMissing
+
+
+class Tool(Protocol):
+    """Something that answers."""
+
+    async def answer(self, argument: str) -> str:
+        """Raises RewardError where it cannot."""
+
+
+class ToolWorkflow:
+    """Generates up to the end of a call, puts the tool's answer behind it, and goes on."""
+
+    def __init__(self, spec: ToolUse, tools: Mapping[str, Tool]) -> None:
+        self._spec, self._tools = spec, tools
+        self._pattern = re.compile(spec.pattern, re.DOTALL)
+
+    async def __call__(self, episode: Episode) -> None:
+        for call in range(self._spec.max_calls + 1):
+            turn = await episode.generate(stop=[self._spec.end])
+            if turn.stop != self._spec.end or turn.truncated or call == self._spec.max_calls:
+                return
+            found = self._pattern.search(turn.text)
+            if found is None:
+                return
+            result = await self._result(found, episode)
+            if not episode.put(self._spec.answer.replace("{result}", result)):
+                return
+
+    async def _result(self, found: re.Match[str], episode: Episode) -> str:
+        groups = found.groupdict()
+        name = groups.get("name") or (next(iter(self._tools)) if len(self._tools) == 1 else "")
+        if name not in self._tools:
+            episode.transcript.tool_errors += 1
+            return f"error: there is no tool {name or 'named'}; there are {', '.join(sorted(self._tools))}"
+        try:
+            return await self._tools[name].answer(groups["argument"] or "")
+        except RewardMissing:
+            raise
+        except RewardError as error:
+            # The policy is told, and may learn from it; which file and line is no business of its.
+            episode.transcript.tool_errors += 1
+            return f"error: {type(error).__name__.removeprefix('Reward').lower()}"

@@ -1,0 +1,38 @@
+"""What models say of sequences: the reward, and the figures that it was made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from kubealign.spec.rewards import Aggregate
+
+
+@dataclass(frozen=True)
+class Scored:
+    """rewards: float32 [S]. attributes: of models with several scores, name -> float32 [S]. disagreement: of
+    an ensemble, float32 [S], the (population's) standard deviation of its members' rewards."""
+
+    rewards: Tensor
+    attributes: dict[str, Tensor] = field(default_factory=dict)
+    disagreement: Tensor | None = None
+
+
+def aggregated(members: Sequence[Scored], how: Aggregate) -> Scored:
+    """The members' rewards as one, and each attribute alike: their mean, or the least of them (Coste et al.
+    2024, mean and worst-case optimisation)."""
+    rewards = torch.stack([member.rewards for member in members])
+    return Scored(
+        _one(rewards, how),
+        {
+            name: _one(torch.stack([member.attributes[name] for member in members]), how)
+            for name in members[0].attributes
+        },
+        rewards.std(0, correction=0),
+    )
+
+
+def _one(scores: Tensor, how: Aggregate) -> Tensor:
+    """[members, S] -> [S]."""
+    return scores.mean(0) if how is Aggregate.MEAN else scores.amin(0)

@@ -1,0 +1,15 @@
+"""What every scorer's process does: it pulls rollouts from the bus, and answers direct calls beside."""
+
+from kubealign_services.process.context import Context
+from kubealign_services.process.until_stopped import until_stopped
+from kubealign_services.scoring.worker import Scorer, ScoreWorker
+
+
+async def serve_scorer(
+    context: Context, consumer: str, purposes: frozenset[str], scorer: Scorer, servicer: object
+) -> None:
+    """Score until stopped. consumer, purposes: as ScoreWorker takes them."""
+    async with context.bus() as bus, context.serve([servicer]):
+        worker = ScoreWorker(bus, consumer, purposes, scorer)
+        context.heartbeat.describe(worker.said)
+        await until_stopped(context.stop, worker.run())

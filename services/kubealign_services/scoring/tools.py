@@ -1,0 +1,18 @@
+"""Tools that a policy calls within its response: Python functions, text to text."""
+
+from kubealign.spec.workflow import Tool
+from kubealign_services.scoring.function_process import FunctionProcess, target_of
+
+
+class ToolProcess(FunctionProcess):
+    """One tool, in a process of its own."""
+
+    def __init__(self, spec: Tool) -> None:
+        target, called = target_of(spec.function)
+        super().__init__(target, f"tool {spec.name}: {called}", spec.timeout_seconds)
+
+    async def answer(self, argument: str) -> str:
+        """What it says. Raises RewardError where it raises, hangs, or gives something else than text or a
+        number."""
+        reply = await self.ask({"argument": argument})
+        return str(reply["answer"])

@@ -1,0 +1,43 @@
+"""The teacher: `python -m kubealign_services.teacher.main SETTINGS.json`."""
+
+import sys
+
+from kubealign_services.data.prepared import load_prepared
+from kubealign_services.process.context import Context
+from kubealign_services.process.run import run
+from kubealign_services.scoring.serving import serve_scorer
+from kubealign_services.teacher.core import SOURCE, TeacherScorer
+from kubealign_services.teacher.servicer import TeacherServicer
+from kubealign_services.training.contract import Head
+from kubealign_services.training.torch_backend.frozen import FrozenModel
+
+
+async def serve(context: Context) -> None:
+    """Say what it finds likely until stopped."""
+    spec = context.job.spec
+    algorithm, backend = spec.algorithm.value, spec.trainer.backend.value
+    prepared = load_prepared(context.settings.run_dir)
+    model = await context.compute(
+        FrozenModel.load,
+        prepared.model("teacher"),
+        Head.LANGUAGE_MODEL,
+        backend.precision,
+        backend.microbatch_tokens,
+    )
+    scorer = TeacherScorer(
+        context.settings.name,
+        context,
+        model,
+        algorithm.candidates,
+        algorithm.temperature,
+        len(prepared.tokenizer),
+    )
+    await serve_scorer(context, SOURCE, frozenset({"train"}), scorer, TeacherServicer(context, scorer))
+
+
+def main(argv: list[str]) -> int:
+    return run(serve, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

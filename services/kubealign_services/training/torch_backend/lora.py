@@ -1,0 +1,116 @@
+"""Low-rank adapters in a model, by peft: put in, switched off, read out.
+
+peft is imported where it is used: a job without adapters does not pay for it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from kubealign.spec.training import Lora
+from kubealign_services.adapters.low_rank import LowRank
+from kubealign_services.training.torch_backend.lora_targets import is_linear, target_layers
+from kubealign_services.training.torch_backend.packed_model import PackedModel
+from kubealign_services.training.torch_backend.sharding import gathered
+
+#: What peft calls the only adapter, and what it puts between a layer's name and its own parameters'.
+_ADAPTER = "default"
+_BASE = ".base_layer."
+_PARTS = (".lora_A.", ".lora_B.", ".lora_magnitude_vector.")
+
+
+def add_adapters(model: PackedModel, lora: Lora, seed: int) -> None:
+    """Adapt the backbone in place: its own weights are frozen, the adapter's and the scalar head's are
+    trained, in fp32. B is zero, so that nothing is computed differently yet; A is drawn from (seed, head).
+
+    The model is on the CPU and not sharded. Raises ValueError for targets that the model does not have.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    names = target_layers(model.backbone, lora.targets)
+    modules = dict(model.backbone.named_modules())
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]
+        lora_dropout=lora.dropout,
+        target_modules=names,
+        use_dora=lora.dora,
+        fan_in_fan_out=all(not isinstance(modules[name], nn.Linear) for name in names),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(xxhash.xxh3_64_intdigest(f"lora:{seed}:{model.head}".encode()) >> 1)
+        inject_adapter_in_model(config, model.backbone, _ADAPTER)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    model.eval()
+
+
+def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """(name in the plain model, peft's layer) of each adapted layer; nothing where there is no adapter."""
+    for name, module in model.named_modules():
+        if hasattr(module, "lora_A") and is_linear(module.get_base_layer()):
+            yield name, module
+
+
+def low_rank(layer: Any) -> LowRank:
+    """The layer's adapter, whole. Collective where it is sharded."""
+    magnitude = layer.lora_magnitude_vector
+    return LowRank(
+        down=gathered(layer.lora_A[_ADAPTER].weight.detach()),
+        up=gathered(layer.lora_B[_ADAPTER].weight.detach()),
+        magnitude=gathered(magnitude[_ADAPTER].weight.detach()) if _ADAPTER in magnitude else None,
+    )
+
+
+def scale(layer: Any) -> float:
+    """alpha / rank."""
+    return float(layer.scaling[_ADAPTER])
+
+
+def is_transposed(layer: Any) -> bool:
+    """Whether the layer keeps its weight as [inputs, outputs]."""
+    return not isinstance(layer.get_base_layer(), nn.Linear)
+
+
+def plain_name(name: str) -> str | None:
+    """A parameter's name in the model without an adapter; None for the adapter's own."""
+    return None if any(part in name for part in _PARTS) else name.replace(_BASE, ".")
+
+
+def whole_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> Tensor:
+    """The whole weight of a parameter that is not the adapter's own, merged with the adapter where its layer
+    has one. Collective where it is sharded. layers: as `adapted_layers` names them."""
+    layer = layers.get(name.removesuffix(_BASE + "weight")) if name.endswith(_BASE + "weight") else None
+    if layer is None:
+        return gathered(weight.detach())
+    return low_rank(layer).merged(gathered(weight.detach()), scale(layer), is_transposed(layer))
+
+
+def stream_adapter(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
+    """(name as in `adapters.low_rank`, CPU tensor of dtype) of each part; collective. On ranks other than 0
+    the tensors are empty."""
+    for name, layer in adapted_layers(model.backbone):
+        for part, tensor in low_rank(layer).named(name):
+            yield part, tensor.to("cpu", dtype) if rank == 0 else torch.empty(0, dtype=dtype)
+
+
+@contextmanager
+def adapters_off(model: PackedModel) -> Iterator[None]:
+    """Within the block the model computes what it computed before it was adapted, bit for bit.
+
+    Not by peft's `enable_adapters`, which also turns the gradients off and on again: a sharded model keeps
+    what it was told of them at its first forward pass.
+    """
+    layers = [layer for _, layer in adapted_layers(model)]
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False

@@ -1,0 +1,108 @@
+"""A data set with the rewards' scores as columns: by a model with several scores, an ensemble and a function,
+with the driver killed on the way."""
+
+import json
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubealign_services.data.tokenizers import load_tokenizer
+from support.running import RunningJobs
+from support.tiny_jobs import PACED_LETTER_A, set_pace, write_jobs, write_reward
+from support.tiny_rewards import policy_folder, reward_folder, scores_of
+
+LETTERS = "abcd"
+ROWS = [
+    {"prompt": first + second, "response": (second + third) * (1 + index % 3), "number": index}
+    for index, (first, second, third) in enumerate(islice(product(LETTERS, repeat=3), 42))
+]
+NAMES = ("good", "long", "kind")
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> dict[str, Path]:
+    return {
+        "policy": policy_folder(tmp_path / "policy", LETTERS),
+        "steer": reward_folder(tmp_path / "steer", LETTERS, NAMES, seed=2, pooling="ResponseSum"),
+        "first": reward_folder(tmp_path / "first", LETTERS, seed=3),
+        "second": reward_folder(tmp_path / "second", LETTERS, seed=4, pooling="LastToken"),
+    }
+
+
+def annotate_job(folder: Path, models: dict[str, Path], **algorithm: Any) -> Path:
+    """Three steps of fourteen rows, each at least as long as the function takes."""
+    rows = folder / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    places = {name: {"path": str(path)} for name, path in models.items()}
+    ensemble = {"models": [places["first"], places["second"]], "aggregate": "Minimum"}
+    return write_jobs(
+        folder,
+        {
+            "apiVersion": "kubealign.dev/v1alpha1",
+            "kind": "AlignmentJob",
+            "metadata": {"name": "annotated"},
+            "spec": {
+                "maxSteps": 100,
+                "algorithm": {"annotate": {"rowsPerStep": 14} | algorithm},
+                "policy": {"model": places["policy"]},
+                "data": {"demonstrations": {"source": {"path": str(rows)}}},
+                "rewards": [
+                    {"name": "steer", "model": places["steer"], "attributes": {"good": 1, "long": -2}},
+                    {"name": "pair", "ensemble": ensemble},
+                    write_reward(folder, PACED_LETTER_A.format(file=str(set_pace(folder, 0.5)))),
+                ],
+            },
+        },
+    )
+
+
+def expected(models: dict[str, Path]) -> list[dict[str, float]]:
+    """Each row's columns, one sequence at a time, by transformers and by counting."""
+    tokenizer = load_tokenizer(models["policy"], "policy")
+    sequences = [
+        (
+            tokenizer(row["prompt"])["input_ids"]
+            + tokenizer(row["response"])["input_ids"]
+            + [tokenizer.eos_token_id],
+            len(row["prompt"]),
+        )
+        for row in ROWS
+    ]
+    found = {name: scores_of(models[name], sequences).tolist() for name in ("steer", "first", "second")}
+    return [
+        dict(zip(NAMES, found["steer"][index], strict=True))
+        | {"pair": min(found["first"][index][0], found["second"][index][0])}
+        | {"letters": row["response"].count("a") / len(row["response"])}
+        for index, row in enumerate(ROWS)
+    ]
+
+
+def result(run: RunningJobs) -> list[dict[str, Any]]:
+    path = run.folder("annotated") / "result" / "data.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.timeout(240)
+def test_every_row_once_in_its_order_with_its_scores_though_the_driver_is_killed(
+    tmp_path: Path, models: dict[str, Path]
+) -> None:
+    with RunningJobs(annotate_job(tmp_path, models), tmp_path / "runs") as run:
+        run.wait_for_step("annotated", 1)
+        run.kill("annotated", "driver")
+        assert run.end(180) == 0, run.output
+        made = result(run)
+        figures = run.steps("annotated")
+    assert sorted(figures) == [1, 2, 3]
+    wanted = expected(models)
+    assert [{key: row[key] for key in ROWS[0]} for row in made] == ROWS
+    for row, said in zip(made, wanted, strict=True):
+        assert {key: row[key] for key in row if key not in ROWS[0]} == pytest.approx(said, abs=1e-4)
+    first = wanted[:14]
+    mean = {name: sum(said[name] for said in first) / 14 for name in first[0]}
+    assert figures[1]["reward/steer/kind"] == pytest.approx(mean["kind"], abs=1e-4)
+    weighed = mean["good"] - 2 * mean["long"]
+    assert figures[1]["reward/steer/mean"] == pytest.approx(weighed, abs=1e-4)
+    assert figures[1]["reward/pair/disagreement"] > 0
+    assert figures[1]["reward/mean"] == pytest.approx(weighed + mean["pair"] + mean["letters"], abs=1e-4)

@@ -1,0 +1,70 @@
+"""kill -9 in the middle of a round's sampling and of its training: the rounds, and the weights at the end,
+are those of a run that nobody disturbed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from xxhash import xxh3_128_hexdigest
+
+from kubealign_services.driver.rounds.files import Round, RoundFiles
+from support.running import RunningJobs
+from support.tiny_jobs import PACED_LETTER_A, online_job, set_pace, write_jobs, write_reward
+
+#: Four steps a round.
+ENTRY = {"rounds": 3, "promptsPerRound": 16, "samplesPerPrompt": 2, "rowsPerStep": 4}
+
+
+def job(folder: Path, name: str) -> dict[str, Any]:
+    made = online_job(
+        folder,
+        name,
+        {"rejectionSampling": ENTRY},
+        maxSteps=100,
+        checkpoint={"everySteps": 2},
+        lifecycle={"maxRestarts": 20},
+    )
+    reward = PACED_LETTER_A.format(file=str(set_pace(folder, 0.05)))
+    made["spec"]["rewards"] = [write_reward(folder, reward)]
+    return made
+
+
+def rounds(run: RunningJobs, name: str) -> list[Round]:
+    folder = run.folder(name)
+    paths = sorted((folder / "rounds").iterdir())
+    return [RoundFiles(folder).read(path.name, xxh3_128_hexdigest(path.read_bytes())) for path in paths]
+
+
+@pytest.mark.timeout(280)
+def test_killed_and_undisturbed_runs_are_the_same(tmp_path: Path) -> None:
+    with RunningJobs(
+        write_jobs(tmp_path, job(tmp_path, "killed"), job(tmp_path, "steady")),
+        tmp_path / "runs",
+        "--no-dashboard",
+    ) as run:
+        run.wait_for_step("killed", 2)
+        run.kill("killed", "trainer-0")
+        # The next round is being sampled from the moment on that its prompts are asked for.
+        set_pace(tmp_path, 0.5)
+        run.wait_for_step("killed", 4)
+        run.kill("killed", "driver")
+        run.wait_for_step("killed", 6)
+        run.kill("killed", "driver")
+        set_pace(tmp_path, 0.05)
+        run.kill("killed", "rollout-0")
+        assert run.end(240) == 0, run.output
+        left, right = rounds(run, "killed"), rounds(run, "steady")
+        history = {name: run.history(name) for name in ("killed", "steady")}
+        results = [load_file(run.folder(name) / "result" / "model.safetensors") for name in history]
+        kept = sorted((run.folder("killed") / "rounds").iterdir())
+    assert len({line["fence"] for line in history["killed"]}) >= 3
+    assert len(kept) == 3, "no round was made twice"
+    assert [line["prompts"] for line in history["killed"]] == [line["prompts"] for line in history["steady"]]
+    asked = [prompt for made in left for prompt in made.header.prompts]
+    assert len(set(asked)) == 48
+    assert [made.header.weights for made in left] == [made.header.weights for made in right]
+    for made, other in zip(left, right, strict=True):
+        assert made.batch.sample_ids == other.batch.sample_ids
+        assert made.batch.tokens.tolist() == other.batch.tokens.tolist()
+    assert all(bool((results[0][name] == results[1][name]).all()) for name in results[0])

@@ -1,0 +1,181 @@
+"""An adapter over the wire, from the real trainer to engines that join early, late and again: few bytes."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kubealign.spec import rollout as rollout_spec
+from kubealign.spec.rollout import Transport
+from kubealign.spec.training import AdamW, Lora, Optimizer, Precision, Trainer
+from kubealign.v1 import refit_pb2, training_pb2
+from kubealign_services.batch.codec import encode
+from kubealign_services.batch.packed import pack
+from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.data.architecture import make_model
+from kubealign_services.data.tokenizers import train_characters
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.refit.broadcast import WeightsBroadcast
+from kubealign_services.refit.canary import Canary
+from kubealign_services.refit.publisher import WeightsPublisher
+from kubealign_services.refit.receiver import WeightsReceiver
+from kubealign_services.refit.worker import RefitWorker
+from kubealign_services.rollout.fixed_weights import load_weights
+from kubealign_services.rollout.generator import Generator
+from kubealign_services.trainer.publishing import WeightsCommand
+from kubealign_services.trainer.reference import AdapterOffCommand
+from kubealign_services.training.contract import Head
+from kubealign_services.training.core import StepPlan, TrainingCore
+from kubealign_services.training.torch_backend.backend import TorchBackend
+from support.mean_negative_logprob import MeanNegativeLogprob
+from support.tiny_jobs import ARCHITECTURE
+
+pytestmark = pytest.mark.timeout(120)
+
+LETTERS = "abcdefghijklmnop"
+
+
+class Site:
+    """A trainer with or without an adapter, its publisher, and a bus."""
+
+    def __init__(self, folder: Path, lora: Lora | None) -> None:
+        self.model = folder / "model"
+        if not self.model.is_dir():
+            make_model(ARCHITECTURE, train_characters([LETTERS]), 1, self.model, "")
+        spec = Trainer(lora=lora, optimizer=Optimizer(adam_w=AdamW(learning_rate=3e-2)))
+        self.core = TrainingCore(
+            lambda: TorchBackend.create(self.model, Head.LANGUAGE_MODEL, spec, total_updates=9),
+            MeanNegativeLogprob(),
+            StepPlan(1, None),
+            seed=1,
+            role="trainer",
+            world_size=1,
+        )
+        self.core.load(training_pb2.LoadRequest(fence=1))
+        self.shared = folder / "shared"
+        self.publisher = WeightsPublisher(self.shared, None, Transport.SHARED_MEMORY)
+        canary = Canary.choose(1, len(LETTERS), [Precision.FLOAT32])
+        self.command = WeightsCommand(self.core, canary, self.publisher)
+        self.bus = MemoryBus()
+        self._threads = ThreadPoolExecutor(1)
+
+    async def publish(self, fence: int, version: int) -> refit_pb2.WeightsAnnouncement:
+        return self.command(refit_pb2.PublishWeightsRequest(fence=fence, version=version))
+
+    def train(self, step: int) -> None:
+        tokens = torch.randint(3, 19, (8, 12), generator=torch.Generator().manual_seed(step)).tolist()
+        batch = encode(pack(tokens, [str(index) for index in range(8)]))
+        self.core.train_step(training_pb2.TrainStepRequest(fence=1, step=step, update=True, batch=batch))
+
+    def logprobs(self, tokens: list[int]) -> list[float]:
+        found = self.core.backend.forward(pack([tokens], ["one"]), frozenset({"logprobs"}))["logprobs"]
+        return [float(value) for value in found[1:]]
+
+    def broadcast(self, replicas: int = 1) -> WeightsBroadcast:
+        return WeightsBroadcast(
+            self.bus, self.publish, fence=1, min_replicas=replicas, replicas=replicas, timeout=30
+        )
+
+    @asynccontextmanager
+    async def worker(self, name: str, base: bool = True) -> AsyncGenerator[tuple[RefitWorker, TorchEngine]]:
+        engine = TorchEngine.create(self.model, rollout_spec.TorchEngine(max_sequences=4))
+        if base:
+            load_weights(engine, self.model)
+
+        def compute(call: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+            return asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+
+        receiver = WeightsReceiver(self.shared, None, timeout=30)  # type: ignore[arg-type]
+        worker = RefitWorker(name, self.bus, receiver, Generator(engine, compute), timeout=30)
+        running = asyncio.create_task(worker.run())
+        try:
+            yield worker, engine
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+    async def close(self) -> None:
+        await self.bus.close()
+        self.publisher.close()
+        self._threads.shutdown()
+
+
+@pytest.mark.parametrize("dora", [False, True])
+async def test_the_adapter_alone_travels_and_everybody_computes_what_the_trainer_does(
+    dora: bool, tmp_path: Path
+) -> None:
+    """A worker from the beginning, one that joins late, and one that fails once and recovers, agree."""
+    site = Site(tmp_path, Lora(rank=2, alpha=8, dora=dora))
+    probe = list(range(3, 15))
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(site.close)
+        first, engine = await stack.enter_async_context(site.worker("rollout-0"))
+        broadcast = await stack.enter_async_context(site.broadcast())
+        base = site.logprobs(probe)
+        for version in range(4):
+            await broadcast.publish(version)
+            await first.wait_for(1, version, timeout=10)
+            assert engine.sequence_logprobs(probe) == pytest.approx(site.logprobs(probe), abs=2e-5)
+            site.train(version + 1)
+        figures = await broadcast.settled()
+        assert figures["refit/canary_gap"] < 1e-4
+        # Yesterday's weights would not have passed.
+        assert site.logprobs(probe) != pytest.approx(base, abs=1e-2)
+
+        async with site.worker("rollout-1") as (late, theirs):
+            await late.wait_for(1, 3, timeout=10)
+            assert theirs.sequence_logprobs(probe) == engine.sequence_logprobs(probe)
+        # Without the base, or with another one, the canary or the engine says so; a later version mends it.
+        async with site.worker("rollout-2", base=False) as (lame, theirs):
+            await asyncio.wait_for(_quarantine(lame), 10)
+            assert "before the weights that it is an adapter to" in lame.cause
+            load_weights(theirs, site.model)
+            with torch.no_grad():
+                next(theirs._model.module.parameters()).mul_(0.9)
+            await broadcast.publish(4)
+            await asyncio.wait_for(_cause(lame, "canary"), 10)
+            load_weights(theirs, site.model)
+            site.train(5)
+            await broadcast.publish(5)
+            # A quorum has it; this one may still be at it.
+            await asyncio.wait_for(lame.released(), 10)
+            await lame.wait_for(1, 5, timeout=10)
+            await first.wait_for(1, 5, timeout=10)
+            assert theirs.sequence_logprobs(probe) == engine.sequence_logprobs(probe)
+
+        announcement = await site.publish(1, 6)
+        assert announcement.adapter.scale == 4.0
+        dense = sum(tensor.numel() * 4 for _, tensor in site.core.backend.snapshot())
+        # Rank 2 in matrices of 32 to 64: an eighth of all.
+        assert announcement.size_bytes < 0.2 * dense and figures["refit/bytes"] == announcement.size_bytes
+
+        # The reference is the same model without what is trained: the first weights, to the bit.
+        batch = pack([probe], ["probe"])
+        request = training_pb2.ForwardRequest(fence=1, batch=encode(batch), outputs=["logprobs"])
+        reply = AdapterOffCommand(site.core)(request)
+        fresh = TorchBackend.create(site.model, Head.LANGUAGE_MODEL, Trainer(), total_updates=1)
+        wanted = fresh.forward(batch, frozenset({"logprobs"}))["logprobs"]
+        assert reply.columns and torch.equal(_logprobs(reply), wanted)
+
+
+def _logprobs(reply: training_pb2.ForwardReply) -> torch.Tensor:
+    from kubealign_services.batch.codec import decode_columns
+
+    return decode_columns(reply.columns, reply.digest)["token.logprobs"]
+
+
+async def _quarantine(worker: RefitWorker) -> None:
+    while not worker.quarantined:
+        async with worker._change:
+            await worker._change.wait()
+
+
+async def _cause(worker: RefitWorker, word: str) -> None:
+    while word not in worker.cause:
+        async with worker._change:
+            await worker._change.wait()

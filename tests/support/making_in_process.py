@@ -1,0 +1,97 @@
+"""A job that makes data within one process: the driver's own maker over a bus, and a rollout worker with a
+real engine, without processes and wire."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.rollout import TorchEngine as EngineSpec
+from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.data.prepared import Prepared, PreparedRow
+from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.making.build import build_maker, rows_per_step
+from kubealign_services.driver.making.loop import Making, make_rows
+from kubealign_services.driver.making.row_file import RowFile
+from kubealign_services.driver.report import Report as StepReport
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.rollout.fixed_weights import VERSION, FixedWeights
+from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.worker import RolloutWorker
+from support.prepared_report import report
+
+#: The tensors of a policy, by name.
+Weights = Sequence[tuple[str, Tensor]]
+
+
+def generate_job(entry: dict[str, Any], **spec: Any) -> AlignmentJob:
+    """A job with this entry of the union, and anything else in `spec`."""
+    document = {
+        "metadata": {"name": "making"},
+        "spec": {
+            "maxSteps": 1000,
+            "algorithm": {"generate": entry},
+            "policy": {"model": {"path": "/nowhere"}},
+            "data": {"prompts": {"source": {"path": "/nowhere"}}},
+        }
+        | spec,
+    }
+    return AlignmentJob.model_validate(document)
+
+
+async def made(
+    run_dir: Path,
+    job: AlignmentJob,
+    model: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    weights: Weights,
+    prompts: Sequence[str],
+    context: int | None = None,
+) -> list[dict[str, Any]]:
+    """The rows that the job makes of text prompts, written and read again. context: as the job's models have
+    it; None: unbounded."""
+    rows = [
+        PreparedRow(
+            row=number,
+            prompt_tokens=tokenizer(prompt, add_special_tokens=False)["input_ids"],
+            prompt_text=prompt,
+        )
+        for number, prompt in enumerate(prompts)
+    ]
+    engine = TorchEngine.create(model, EngineSpec())
+    engine.refit(weights, VERSION)
+    prepared = Prepared(run_dir, {"policy": model}, report(len(rows), context), rows, None)  # type: ignore[arg-type]
+    async with _worked(engine) as bus, Exchange(bus, 1, asyncio.Event(), lambda text: None) as exchange:
+        making = Making(
+            maker=build_maker(job, prepared, exchange),
+            file=RowFile(run_dir),
+            report=StepReport(run_dir / "metrics.jsonl", 1, []),
+            rows=len(rows),
+            rows_per_step=rows_per_step(job),
+            max_steps=job.spec.max_steps,
+        )
+        await make_rows(making)
+    return [json.loads(line) for line in (run_dir / "result" / "data.jsonl").read_text().splitlines()]
+
+
+@asynccontextmanager
+async def _worked(engine: TorchEngine) -> AsyncIterator[MemoryBus]:
+    """A bus with a rollout worker on it."""
+    bus = MemoryBus()
+    generator = Generator(engine, _compute)
+    worker = RolloutWorker("rollout-0", bus.another(), generator, FixedWeights(), 128)
+    async with asyncio.TaskGroup() as running:
+        tasks = [running.create_task(generator.run()), running.create_task(worker.run())]
+        yield bus
+        for task in tasks:
+            task.cancel()
+
+
+async def _compute(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)

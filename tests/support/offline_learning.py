@@ -1,0 +1,144 @@
+"""Learning from given rows within one process: the driver's own source, frozen reference and held-out loss
+over the real backend, without processes, wire and bus."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from kubealign.spec.algorithms import Algorithm as AlgorithmUnion
+from kubealign.spec.training import Trainer
+from kubealign_services.algorithms.loading import make_algorithm
+from kubealign_services.batch.companions import without_companions
+from kubealign_services.batch.packed import Batch
+from kubealign_services.data.architecture import make_model
+from kubealign_services.data.order import Cursor
+from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.data.tokenizers import train_characters
+from kubealign_services.driver.frozen_cache import FrozenCache
+from kubealign_services.driver.frozen_reference import FrozenReference
+from kubealign_services.driver.members import Policy
+from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.row_batches import RowBatches
+from kubealign_services.driver.source import FrozenModels, NoFrozenModels, RowSource
+from kubealign_services.driver.state import JobState
+from kubealign_services.driver.supply import EpochSupply
+from kubealign_services.driver.validation import HeldOutLoss
+from kubealign_services.training.contract import Head, UpdatePlan
+from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.frozen import FrozenModel
+from support.tiny_jobs import ARCHITECTURE
+
+_LOGPROBS = frozenset({"logprobs"})
+
+
+class OfflineLearner:
+    """One job. `asked`: sequences that the reference was asked about, in all. `figures`: of each step."""
+
+    def __init__(
+        self,
+        folder: Path,
+        algorithm: dict[str, Any],
+        train: Sequence[dict[str, Any]],
+        held: Sequence[dict[str, Any]],
+        learning_rate: float,
+        steps: int,
+    ) -> None:
+        """algorithm: as in a job's spec. train, held: rows with texts (prompt; chosen and rejected, or
+        response) and what belongs to them (chosen_rating and rejected_rating, or label)."""
+        self.asked = 0
+        self.figures: list[dict[str, float]] = []
+        union = AlgorithmUnion.model_validate(algorithm)
+        entry = union.value
+        self._algorithm = make_algorithm(union)
+        texts = [value for row in train for value in row.values() if isinstance(value, str)]
+        tokenizer = train_characters(texts)
+        make_model(ARCHITECTURE, tokenizer, 1, folder / "model", "architecture")
+        spec = Trainer.model_validate({"optimizer": {"adamW": {"learningRate": learning_rate}}})
+        self._backend = TorchBackend.create(
+            folder / "model", Head.LANGUAGE_MODEL, spec, total_updates=steps, seed=1
+        )
+        self._frozen_model = FrozenModel.load(
+            folder / "model", Head.LANGUAGE_MODEL, spec.backend.value.precision, 8192
+        )
+        self._frozen: FrozenModels = NoFrozenModels()
+        if self._algorithm.needs_reference:
+            self._frozen = FrozenReference(self._reference, FrozenCache(folder / "frozen", "reference", 1))
+        rows = [prepared(tokenizer, index, row) for index, row in enumerate(train)]
+        held_rows = [prepared(tokenizer, index, row) for index, row in enumerate(held)]
+        supply = EpochSupply(rows, 1, True, Cursor(), [])  # type: ignore[arg-type]
+        self._source = RowSource(
+            supply,
+            0,
+            entry.rows_per_step,
+            RowBatches(rows, entry.data, entry.mismatched),
+            asyncio.Event(),
+            self._frozen,
+        )
+        trainer: Any = self
+        self._policy = Policy(trainer, self._algorithm.needs_old_logprobs)
+        self._held = HeldOutLoss(
+            trainer,
+            self._algorithm,
+            held_rows,  # type: ignore[arg-type]
+            RowBatches(held_rows, entry.data, entry.mismatched),
+            self._frozen,
+            None,
+        )
+        self._state = JobState()
+
+    def learn(self, steps: int) -> None:
+        asyncio.run(self._learn(steps))
+
+    def measure(self) -> dict[str, float]:
+        """Held-out figures, their names without val/."""
+        measured = asyncio.run(self._held(self._state))
+        return {name.removeprefix("val/"): value for name, value in measured.items()}
+
+    # What a trainer is asked by the driver.
+
+    async def logprobs(self, batch: Batch) -> Tensor:
+        return self._backend.forward(batch, _LOGPROBS)["logprobs"]
+
+    async def evaluate(self, batch: Batch) -> dict[str, float]:
+        return self._backend.evaluate(batch, self._algorithm.policy_objective())
+
+    async def _reference(self, batch: Batch) -> Tensor:
+        self.asked += len(batch)
+        return self._frozen_model.forward(batch, _LOGPROBS)["logprobs"]
+
+    async def _learn(self, steps: int) -> None:
+        for _ in range(steps):
+            step = StepFigures(self._state.step + 1)
+            batch = await self._source.take(self._state, step)
+            assert batch is not None
+            await self._policy.old_logprobs(batch, step)
+            step.add(self._algorithm.advantages(batch, self._state.algorithm))
+            batch = without_companions(batch)
+            plan = UpdatePlan(1, len(batch), self._state.step)
+            step.add(self._backend.train_step(batch, self._algorithm.policy_objective(), plan))
+            self._state = self._source.after(self._state)
+            self.figures.append(step.metrics)
+
+
+def prepared(tokenizer: Any, index: int, row: dict[str, Any]) -> PreparedRow:
+    """The row, its texts as tokens, responses with the end-of-sequence token."""
+
+    def tokens(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    responses = {
+        f"{name}_tokens": [*tokens(row[name]), tokenizer.eos_token_id]
+        for name in ("response", "chosen", "rejected")
+        if name in row
+    }
+    beside = {name: row[name] for name in ("label", "chosen_rating", "rejected_rating") if name in row}
+    return PreparedRow(
+        row=index,
+        prompt_tokens=tokens(row["prompt"]),
+        prompt_text=row["prompt"],
+        **responses,
+        **beside,
+    )

@@ -1,0 +1,89 @@
+"""The policy losses, written as the papers do: one response at a time, in plain loops."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.contract import ModelOutputs
+from kubealign_services.batch.packed import Batch
+from support.batches import slow_spans
+
+
+def slow_action(ratio: Tensor, advantage: float, clip: spec.Clip) -> Tensor:
+    """-min(r A, clip(r) A), and with a dual clip no more than dual |A| where A < 0."""
+    size, at = abs(advantage), float(ratio.detach())
+    if advantage >= 0:
+        return -size * ratio if at < 1 + clip.high else _constant(-size * (1 + clip.high))
+    if clip.dual is not None and at > clip.dual:
+        return _constant(size * clip.dual)
+    return size * ratio if at > 1 - clip.low else _constant(size * (1 - clip.low))
+
+
+def _constant(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def slow_importance(batch: Batch, span: list[int], how: spec.Importance | None) -> list[float]:
+    """The weight of each token of a response."""
+    if how is None:
+        return [1.0] * len(span)
+    moves = [float(batch.token("old_logprobs")[t] - batch.token("behaviour_logprobs")[t]) for t in span]
+    if how.level is spec.ImportanceLevel.SEQUENCE:
+        moves = [sum(moves)] * len(span)
+    if how.level is spec.ImportanceLevel.SEQUENCE_MEAN:
+        moves = [sum(moves) / len(span)] * len(span)
+    weights = [math.exp(move) for move in moves]
+    if how.outside is spec.OutOfBounds.MASK:
+        return [weight if how.low <= weight <= how.high else 0.0 for weight in weights]
+    return [min(max(weight, how.low), how.high) for weight in weights]
+
+
+def slow_policy_loss(batch: Batch, outputs: ModelOutputs, entry: spec.Clipped) -> Tensor:
+    """The clipped loss with all that the entry asks for. A response's advantages are all alike where the
+    ratio is the response's, so that it is one action."""
+    assert outputs.logprobs is not None and outputs.entropy is not None
+    spans = [
+        span
+        for span, cut in zip(slow_spans(batch), batch.sequence("truncated").tolist(), strict=True)
+        if not (cut and entry.mask_truncated)
+    ]
+    tokens = sum(len(span) for span in spans)
+    beta = entry.kl.fixed.coefficient if entry.kl.fixed and entry.kl.placement == "Loss" else 0.0
+    total = torch.zeros((), dtype=torch.float64)
+    for span in spans:
+        share = {
+            "SequenceMean": 1 / len(spans) / len(span),
+            "TokenMean": 1 / tokens,
+            "SequenceSum": 1 / len(spans),
+            "FixedLength": 1 / len(spans) / batch.scalars["max_tokens"],
+        }[entry.aggregation]
+        moves = [outputs.logprobs[t] - batch.token("old_logprobs")[t] for t in span]
+        weights = slow_importance(batch, span, entry.importance)
+        advantages = [float(batch.token("advantages")[t]) for t in span]
+        if entry.ratio is spec.RatioLevel.TOKEN:
+            for move, weight, advantage in zip(moves, weights, advantages, strict=True):
+                total = total + share * weight * slow_action(move.exp(), advantage, entry.clip)
+        else:
+            assert max(advantages) - min(advantages) < 1e-12
+            whole = torch.stack(moves).sum()
+            one = entry.ratio is spec.RatioLevel.SEQUENCE
+            ratio = whole.exp() if one else (whole / len(span)).exp()
+            term = slow_action(ratio, advantages[0], entry.clip)
+            count = 1 if one else len(span)
+            if max(weights) - min(weights) < 1e-12:
+                total = total + share * weights[0] * count * term
+            else:
+                # Each token bears its part of the value, and has a gradient of its own.
+                for move, weight in zip(moves, weights, strict=True):
+                    own = slow_action(
+                        ratio.detach() * (move - move.detach()).exp(), advantages[0], entry.clip
+                    )
+                    part = own - (1 - count / len(span)) * own.detach()
+                    total = total + share * weight * part
+        for place in span:
+            back = batch.token("reference_logprobs")[place] - outputs.logprobs[place]
+            total = total + share * beta * (back.exp() - 1 - back)
+            total = total - entry.entropy_coefficient * outputs.entropy[place] / tokens
+    return total

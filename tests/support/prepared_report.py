@@ -1,0 +1,22 @@
+"""What a preparation says of rows that a test made by hand."""
+
+from kubealign_services.data.prepared import DataReport, Report
+
+
+def report(rows: int, context: int | None, kind: str = "prompts", response: int = 0) -> Report:
+    """Of so many rows with prompts of one token and responses of so many."""
+    train = DataReport(
+        kind=kind,
+        source="test",
+        rows_read=rows,
+        rows_kept=rows,
+        dropped=0,
+        truncated=0,
+        unknown_tokens=0,
+        longest_prompt=1,
+        longest_response=response,
+        longest_sequence=1 + response,
+        longest_context_bytes=10,
+        columns_left_out=[],
+    )
+    return Report(context=context, train=train, validation=None)

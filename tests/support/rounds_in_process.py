@@ -1,0 +1,307 @@
+"""A job in rounds within one process: the driver's own source of rounds over a bus, a rollout worker with a
+real engine, and the trainer's real backend, without processes and wire."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.rollout import TorchEngine as EngineSpec
+from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.algorithms.loading import make_algorithm
+from kubealign_services.batch.codec import decode
+from kubealign_services.batch.packed import Batch
+from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.data.architecture import make_model
+from kubealign_services.data.collate import collate
+from kubealign_services.data.prepared import Prepared, PreparedRow
+from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.previews import Previews
+from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.rounds.build import build_rounds
+from kubealign_services.driver.rounds.source import RoundSource
+from kubealign_services.driver.state import JobState
+from kubealign_services.driver.token_texts import TokenTexts, decoder
+from kubealign_services.driver.validation_figures import ValidationSample
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.rollout.fixed_weights import FixedWeights
+from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.worker import RolloutWorker
+from kubealign_services.scoring.worker import ScoreWorker, score_for
+from kubealign_services.training.contract import Head, UpdatePlan
+from kubealign_services.training.torch_backend.backend import TorchBackend
+from support.prepared_report import report
+from support.tiny_jobs import ARCHITECTURE
+
+#: (prompt, response) -> reward.
+Reward = Callable[[str, str], float]
+
+SEED = 1
+ENDLESS = 1 << 30
+
+
+class AnyVersion(FixedWeights):
+    """The weights are given to the engine by hand before a version is asked for."""
+
+    async def wait_for(self, fence: int, version: int, timeout: float) -> None:
+        return None
+
+
+class Policy:
+    """A model that is trained and sampled from. `asked`: every work item that was generated, in order."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        learning_rate: float,
+        architecture: dict[str, Any] | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.folder = folder / "model"
+        sizes = ARCHITECTURE | {"initializer_range": 0.1} | (architecture or {})
+        make_model(sizes, tokenizer, SEED, self.folder, "architecture")
+        self._learning_rate = learning_rate
+        self.backend = self._fresh()
+        self.asked: list[str] = []
+        self._engine = TorchEngine.create(self.folder, EngineSpec(max_sequences=256))
+
+    def _fresh(self) -> TorchBackend:
+        job = AlignmentJob.model_validate(_document({"sft": {}}, "demonstrations", self._learning_rate))
+        return TorchBackend.create(
+            self.folder, Head.LANGUAGE_MODEL, job.spec.trainer, total_updates=10_000, seed=SEED
+        )
+
+    def row(self, number: int, prompt: str, response: str | None = None) -> PreparedRow:
+        def ids(text: str) -> list[int]:
+            found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            return found
+
+        end = self.tokenizer.eos_token_id
+        return PreparedRow(
+            row=number,
+            prompt_tokens=ids(prompt),
+            prompt_text=prompt,
+            response_tokens=None if response is None else [*ids(response), end],
+        )
+
+    def imitate(self, pairs: Sequence[tuple[str, str]], steps: int, rows_per_step: int) -> float:
+        """Supervised fine-tuning on (prompt, response), before the job; the last loss."""
+        objective = make_algorithm(_algorithm({"sft": {}}, "demonstrations")).policy_objective()
+        rows = [self.row(number, *pair) for number, pair in enumerate(pairs)]
+        loss = float("nan")
+        for step in range(steps):
+            some = [rows[(step * rows_per_step + k) % len(rows)] for k in range(rows_per_step)]
+            batch = collate(some, [str(k) for k in range(len(some))], "demonstrations")
+            loss = self.backend.train_step(batch, objective, UpdatePlan(1, len(batch), step))["sft/loss"]
+        return loss
+
+    def set_learning_rate(self, rate: float) -> None:
+        """From the next step on."""
+        self._learning_rate = rate
+        commit = self.folder.with_name("between")
+        commit.mkdir(exist_ok=True)
+        self.backend.save(commit)
+        self.go_back(commit)
+
+    def go_back(self, commit: Path) -> None:
+        """To the weights and the optimiser of a commit."""
+        self.backend = self._fresh()
+        self.backend.load(commit)
+
+
+def _document(algorithm: dict[str, Any], kind: str, learning_rate: float) -> dict[str, Any]:
+    return {
+        "apiVersion": "kubealign.dev/v1alpha1",
+        "kind": "AlignmentJob",
+        "metadata": {"name": "rounds"},
+        "spec": {
+            "seed": SEED,
+            "maxSteps": 10_000,
+            "algorithm": algorithm,
+            "policy": {"model": {"path": "/nowhere"}},
+            "data": {kind: {"source": {"path": "/nowhere"}}},
+            "trainer": {"optimizer": {"adamW": {"learningRate": learning_rate}}},
+        },
+    }
+
+
+def _algorithm(algorithm: dict[str, Any], kind: str) -> Any:
+    return AlignmentJob.model_validate(_document(algorithm, kind, 1.0)).spec.algorithm
+
+
+class LocalTrainer:
+    """The backend as the driver's client of the trainer has it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    async def logprobs(self, batch: Batch) -> Tensor:
+        return self._policy.backend.forward(batch, frozenset({"logprobs"}))["logprobs"]
+
+
+class LocalWeights:
+    """Gives the engine the trainer's weights."""
+
+    def __init__(self, policy: Policy, generator: Generator) -> None:
+        self._policy = policy
+        self._generator = generator
+
+    async def digest(self, version: int) -> str:
+        held = [(name, tensor.clone()) for name, tensor in self._policy.backend.snapshot()]
+        async with self._generator.drained():
+            await self._generator.refit(held, version)
+        found = xxhash.xxh3_128()
+        for _, tensor in held:
+            found.update(tensor.numpy().tobytes())
+        return str(found.hexdigest())
+
+
+class Noted(Previews):
+    """Keeps all answers of each round."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__(TokenTexts(lambda: decoder(tokenizer)), SEED)
+        self.answers: list[Sequence[ValidationSample]] = []
+
+    def of_answers(
+        self, samples: Sequence[ValidationSample], step: int, version: int, purpose: str = "validation"
+    ) -> list[dict[str, Any]]:
+        self.answers.append(samples)
+        return super().of_answers(samples, step, version, purpose)
+
+
+class RoundsJob:
+    """One attempt at the job under one fence. `figures`: of each step. `answers`: the samples of each round
+    that was sampled."""
+
+    def __init__(
+        self, source: RoundSource, policy: Policy, job: AlignmentJob, state: JobState, noted: Noted
+    ) -> None:
+        self.answers = noted.answers
+        self.state = state
+        self.figures: list[dict[str, float]] = []
+        self._source = source
+        self._policy = policy
+        self._objective = make_algorithm(job.spec.algorithm).policy_objective()
+
+    async def learn(self, steps: int = ENDLESS, rounds: int = ENDLESS) -> list[dict[str, float]]:
+        """Take steps until the rounds end, so many steps are done, or so many rounds have begun; the figures
+        of all steps so far."""
+        while self.state.step < steps and self.state.round.number < rounds:
+            step = StepFigures(self.state.step + 1)
+            batch = await self._source.take(self.state, step)
+            if batch is None:
+                break
+            plan = UpdatePlan(1, len(batch), self.state.step)
+            step.add(self._policy.backend.train_step(batch, self._objective, plan))
+            self.state = self._source.after(self.state)
+            self.figures.append(step.metrics)
+        return self.figures
+
+    def begun(self) -> list[dict[str, float]]:
+        """The figures of the first step of each round, whose samples are of the weights before it."""
+        return [figures for figures in self.figures if "seconds/generate" in figures]
+
+
+@asynccontextmanager
+async def rounds_job(
+    run_dir: Path,
+    policy: Policy,
+    rows: Sequence[PreparedRow],
+    algorithm: dict[str, Any],
+    kind: str,
+    *,
+    max_tokens: int,
+    reward: Reward | None = None,
+    state: JobState | None = None,
+    fence: int = 1,
+    context: int | None = None,
+) -> AsyncIterator[RoundsJob]:
+    """The job, its worker and its scorer running. algorithm: as in a spec. run_dir: as of a run; what an
+    earlier attempt left there is found."""
+    document = _document(algorithm, kind, 1.0)
+    document["spec"]["rollout"] = {"sampling": {"maxTokens": max_tokens}}
+    if reward is not None:
+        document["spec"]["rewards"] = [{"name": "task", "function": {"module": "task:reward"}}]
+    job = AlignmentJob.model_validate(document)
+    bus, stop = MemoryBus(), asyncio.Event()
+    generator = Generator(policy._engine, _compute)
+    worker = RolloutWorker("rollout-0", _Noting(bus.another(), policy.asked), generator, AnyVersion(), 256)
+
+    async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        found = []
+        for rollout in rollouts:
+            found.append(score_for(rollout, "task", "reward-0"))
+            prompt = policy.tokenizer.decode(_prompt(rollout), skip_special_tokens=True)
+            assert reward is not None
+            found[-1].reward = reward(prompt.replace(" ", ""), rollout.response)
+        return found
+
+    running = [asyncio.create_task(generator.run()), asyncio.create_task(worker.run())]
+    if reward is not None:
+        scorer = ScoreWorker(bus.another(), "reward-task", frozenset({"train"}), score)
+        running.append(asyncio.create_task(scorer.run()))
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_end, running)
+        exchange = await stack.enter_async_context(Exchange(bus, fence, stop, lambda text: None))
+        prepared = Prepared(
+            run_dir,
+            {"policy": policy.folder},
+            report(len(rows), context, kind, response=1),
+            rows,
+            None,  # type: ignore[arg-type]
+        )
+        noted = Noted(policy.tokenizer)
+        source = build_rounds(
+            job,
+            prepared,
+            exchange,
+            LocalTrainer(policy),  # type: ignore[arg-type]
+            LocalWeights(policy, generator),  # type: ignore[arg-type]
+            make_algorithm(job.spec.algorithm),
+            noted,
+            run_dir,
+            stop,
+        )
+        yield RoundsJob(source, policy, job, state or JobState(), noted)
+
+
+class _Noting:
+    """A bus that notes which groups of which purpose were asked for."""
+
+    def __init__(self, bus: MemoryBus, asked: list[str]) -> None:
+        self._bus = bus
+        self._asked = asked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+    async def pull(self, *args: Any) -> Any:
+        deliveries = await self._bus.pull(*args)
+        for delivery in deliveries:
+            item = rollout_pb2.WorkItem.FromString(delivery.data)
+            self._asked.append(f"{item.purpose}:{item.group_id}")
+        return deliveries
+
+
+def _prompt(rollout: rollout_pb2.Rollout) -> list[int]:
+    sequence = decode(rollout.sequence)
+    return sequence.tokens[sequence.token("loss_mask") == 0].tolist()  # type: ignore[no-any-return]
+
+
+async def _compute(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
+async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,69 @@
+"""Reward models of a few weights, made by transformers alone."""
+
+# mypy: disable-error-code="no-untyped-call"
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+)
+
+from kubealign_services.data.tokenizers import train_characters
+
+
+def reward_folder(
+    folder: Path, alphabet: str, names: Sequence[str] = ("score",), seed: int = 1, pooling: str | None = None
+) -> Path:
+    """A sequence classifier with these labels and its tokenizer, one token a letter."""
+    tokenizer = train_characters([alphabet])
+    config = _config(len(tokenizer))
+    config.num_labels = len(names)
+    config.id2label = dict(enumerate(names))
+    if pooling is not None:
+        config.kubealign_pooling = pooling
+    torch.manual_seed(seed)
+    LlamaForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def policy_folder(folder: Path, alphabet: str, seed: int = 1) -> Path:
+    """A causal language model with the same tokenizer."""
+    tokenizer = train_characters([alphabet])
+    torch.manual_seed(seed)
+    LlamaForCausalLM(_config(len(tokenizer))).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def scores_of(folder: Path, sequences: Sequence[tuple[list[int], int]]) -> Tensor:
+    """[S, N]: what the folder's model says of sequences, one after another, by transformers. A sequence: its
+    tokens and how many of them are the prompt's."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    summed = getattr(model.config, "kubealign_pooling", None) == "ResponseSum"
+    found = []
+    with torch.no_grad():
+        for tokens, prompt in sequences:
+            heads = model.score(model.model(torch.tensor([tokens])).last_hidden_state[0])
+            found.append(heads[prompt:].sum(0) if summed else heads[-1])
+    return torch.stack(found)
+
+
+def _config(vocabulary: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+    )

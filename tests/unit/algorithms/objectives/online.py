@@ -1,0 +1,91 @@
+"""Policy and value losses of what learns from its own samples: each part that a loss is put together from, at
+each of its values."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.contract import Objective, load_algorithm
+from kubealign_services.algorithms.policy_objective import PolicyObjective
+from kubealign_services.algorithms.surrogate import BoundedWeight, ClippedRatio, LogLikelihood
+from kubealign_services.algorithms.value_objective import ValueObjective
+from kubealign_services.batch.packed import Batch
+from support.batches import random_batch
+
+LOSS_KL = spec.KL(
+    placement=spec.KLPlacement.LOSS, estimator=spec.KLEstimator.K3, fixed=spec.FixedKL(coefficient=0.2)
+)
+WIDE = spec.Importance(low=0.98, high=1.02)
+
+
+def batch() -> Batch:
+    """Advantages that differ from token to token; two responses that did not end."""
+    made = random_batch([3, 1, 4, 2, 2, 5, 1, 3], [0, 0, 0, 0, 1, 1, 1, 1], seed=1)
+    values = made.token("values")
+    made.token_columns["advantages"] = values.roll(3) - 0.2
+    made.token_columns["old_values"] = values
+    made.token_columns["returns"] = values.roll(1)
+    made.token_columns["old_logprobs"] = made.token("behaviour_logprobs") + 0.03 * values
+    made.sequence_columns["truncated"] = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0], dtype=torch.uint8)
+    return made
+
+
+def without_old() -> Batch:
+    made = batch()
+    del made.token_columns["old_logprobs"]
+    return made
+
+
+def mixed_versions() -> Batch:
+    """Half of the tokens are older than the weights that train on them; the gap is of the others."""
+    made = without_old()
+    made.token_columns["weight_version"] = torch.arange(len(made.tokens)) % 2
+    made.scalars["version"] = 1.0
+    return made
+
+
+def clipped(**fields: Any) -> Objective:
+    entry = spec.PPO(**({"kl": LOSS_KL, "entropy_coefficient": 0.1} | fields))
+    return PolicyObjective(entry, ClippedRatio(entry.clip), entry.ratio)
+
+
+ENTRIES: dict[str, spec.OnPolicy] = {
+    "ppo": spec.PPO(kl=LOSS_KL),
+    "reinforce": spec.Reinforce(),
+    "reinforce_plus_plus": spec.ReinforcePlusPlus(),
+    "rloo": spec.RLOO(overlong=spec.OverlongPenalty(buffer_tokens=2)),
+    "remax": spec.ReMax(),
+    "grpo": spec.GRPO(),
+}
+
+
+def reported() -> Iterator[str]:
+    """What is said of advantages."""
+    for name, entry in ENTRIES.items():
+        made = batch()
+        made.sequence_columns["companion"] = torch.tensor([1, 0, 0, 0, 1, 0, 0, 0], dtype=torch.uint8)
+        yield from load_algorithm(name)(entry).advantages(made, {})
+
+
+def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
+    found: dict[str, tuple[Objective, Callable[[], Batch]]] = {
+        "critic": (ValueObjective(0.2, 0.5, mask_truncated=False), batch),
+        "critic-masked": (ValueObjective(None, 0.5, mask_truncated=True), batch),
+        "likelihood": (PolicyObjective(spec.Reinforce(), LogLikelihood()), batch),
+        "bounded-weight": (PolicyObjective(spec.CISPO(), BoundedWeight(0.9, 1.05)), batch),
+        "weighed-likelihood": (PolicyObjective(spec.Reinforce(importance=WIDE), LogLikelihood()), batch),
+        "dual-clip": (clipped(clip=spec.Clip(low=0.05, high=0.1, dual=1.15)), batch),
+        "ratio-one": (clipped(), without_old),
+        "mixed-versions": (clipped(), mixed_versions),
+        "masked": (clipped(mask_truncated=True), batch),
+    }
+    for aggregation in spec.LossAggregation:
+        for ratio in spec.RatioLevel:
+            found[f"{aggregation}-of-{ratio}-ratios"] = clipped(aggregation=aggregation, ratio=ratio), batch
+    for level in spec.ImportanceLevel:
+        for outside in spec.OutOfBounds:
+            weights = WIDE.model_copy(update={"level": level, "outside": outside})
+            found[f"importance-{level}-{outside}"] = clipped(importance=weights), batch
+    return found

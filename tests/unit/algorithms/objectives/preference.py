@@ -1,0 +1,54 @@
+"""Preference methods: from pairs, and from single responses that are good or bad."""
+
+from collections.abc import Callable
+
+import torch
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.algorithms.dpo import DPO
+from kubealign_services.algorithms.ipo import IPO
+from kubealign_services.algorithms.kto import KTO
+from kubealign_services.algorithms.orpo import ORPO
+from kubealign_services.algorithms.rpo import RPO
+from kubealign_services.algorithms.simpo import SimPO
+from kubealign_services.batch.companions import without_companions
+from kubealign_services.batch.packed import Batch
+from support.batches import random_batch
+
+
+def pairs() -> Batch:
+    batch = random_batch([3, 1, 4, 2, 2, 5, 1, 3], [0] * 8, seed=1)
+    batch.sequence_columns["rating"] = torch.tensor([3.0, 1, 2, 2, 4, 0, 1, 2], dtype=torch.float64)
+    return batch
+
+
+def singles() -> Batch:
+    batch = random_batch([3, 1, 4, 2, 2, 5, 1, 3, 2, 2], [0] * 10, seed=1)
+    batch.sequence_columns["label"] = torch.tensor([1, 0, 0, 1, 1, 1, 0, 1, 0, 0], dtype=torch.uint8)
+    batch.sequence_columns["companion"] = torch.tensor([0] * 8 + [1, 1], dtype=torch.uint8)
+    batch.token_columns["old_logprobs"] = batch.token("reference_logprobs") + 0.05
+    KTO(spec.KTO()).advantages(batch, {})
+    return without_companions(batch)
+
+
+def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
+    rpo = {distance: RPO(spec.RPO(distance=distance, reward_scale=0.5)) for distance in spec.RPODistance}
+    kto = KTO(spec.KTO(desirable_weight=1.3, undesirable_weight=0.7))
+    return {
+        "dpo": (DPO(spec.DPO()).policy_objective(), pairs),
+        "dpo-conservative": (
+            DPO(spec.DPO(label_smoothing=0.1, nll_coefficient=0.3)).policy_objective(),
+            pairs,
+        ),
+        "ipo": (IPO(spec.IPO()).policy_objective(), pairs),
+        "orpo": (ORPO(spec.ORPO()).policy_objective(), pairs),
+        "simpo": (SimPO(spec.SimPO()).policy_objective(), pairs),
+        **{f"rpo-{distance}": (made.policy_objective(), pairs) for distance, made in rpo.items()},
+        "kto": (kto.policy_objective(), singles),
+    }
+
+
+def reported() -> set[str]:
+    """What the step is told besides the objectives' figures."""
+    return {"preference/kl_baseline"}

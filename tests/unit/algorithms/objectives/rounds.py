@@ -1,0 +1,24 @@
+"""Methods in rounds: their rows, packed, with the log-probabilities of the round's start."""
+
+from collections.abc import Callable
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.algorithms.rejection_sampling import RejectionSampling
+from kubealign_services.algorithms.self_rewarding import SelfRewarding
+from kubealign_services.algorithms.spin import SPIN
+from kubealign_services.batch.packed import Batch
+from support.batches import random_batch
+
+
+def rows() -> Batch:
+    return random_batch([3, 1, 4, 2, 2, 5, 1, 3], [0] * 8, seed=1)
+
+
+def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
+    judge = spec.Judge(prompt="How good is {response}?")
+    return {
+        "spin": (SPIN(spec.SPIN(beta=0.3)).policy_objective(), rows),
+        "rejection-sampling": (RejectionSampling(spec.RejectionSampling()).policy_objective(), rows),
+        "self-rewarding": (SelfRewarding(spec.SelfRewarding(judge=judge)).policy_objective(), rows),
+    }

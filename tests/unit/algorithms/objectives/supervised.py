@@ -1,0 +1,36 @@
+"""Imitation."""
+
+from collections.abc import Callable
+
+import torch
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.algorithms.distillation import Distillation
+from kubealign_services.algorithms.sft import SFT
+from kubealign_services.batch.packed import Batch
+from support.batches import random_batch
+
+
+def rows() -> Batch:
+    return random_batch([3, 1, 4, 2, 2, 5, 1, 3], [0, 0, 1, 1, 2, 2, 3, 3], seed=1)
+
+
+def taught() -> Batch:
+    batch = rows()
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn((len(batch.tokens), 4), generator=generator, dtype=torch.float64)
+    batch.token_columns["candidates"] = torch.arange(3).expand(len(batch.tokens), 3).clone()
+    batch.token_columns["candidate_logprobs"] = logits.log_softmax(-1)[:, :3]
+    return batch
+
+
+def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
+    reverse = spec.Distillation(
+        divergence=spec.Divergence.REVERSE, temperature=2.0, cross_entropy_coefficient=0.3
+    )
+    return {
+        "sft": (SFT(spec.SFT()).policy_objective(), rows),
+        "distillation": (Distillation(spec.Distillation()).policy_objective(), taught),
+        "distillation-reverse": (Distillation(reverse).policy_objective(), taught),
+    }

@@ -1,0 +1,129 @@
+"""Nobody but the algorithms themselves knows an algorithm by its name, and each of them is short."""
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from kubealign.spec.algorithms import Algorithm, Makes, Method
+from kubealign.spec.base import alias
+from kubealign.spec.fields import model_of
+
+ROOT = Path(__file__).parents[3]
+ALGORITHMS = ROOT / "services/kubealign_services/algorithms"
+LONGEST = 150
+
+#: Members of the union whose names say other things as well: verbs, and a kind of model that has a role of
+#: its own.
+ORDINARY = {"generate", "annotate", "custom", "custom_offline", "reward_model"}
+
+#: What may name them, and why.
+ALLOWED = {
+    "sdk/kubealign/spec": "the union itself",
+    "services/kubealign_services/algorithms": "they themselves",
+    "operator/kubealign_operator/crd/rules.py": "what the spec's validators say, for an API server",
+    "sdk/kubealign/cli/init.py": "commented jobs to begin with, one file each",
+    "sdk/kubealign/local/bench_job.py": "the job that the benchmark runs",
+    "services/kubealign_services/dashboard/documentation.py": "an example in the API's documents",
+    "services/kubealign_services/dashboard/routes/jobs.py": "an example in the API's documents",
+}
+
+
+def names() -> set[str]:
+    """Each as it stands in Python, in documents and in commands."""
+    found: set[str] = set()
+    for member in set(Algorithm.model_fields) - ORDINARY:
+        found |= {member, alias(Algorithm, member).lower(), member.replace("_", "-"), member.replace("_", "")}
+    return found
+
+
+def said(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, word) of all identifiers, and of strings that are one word: what code could tell algorithms
+    apart by. Sentences are for people."""
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        for field in ("id", "attr", "name", "arg", "asname", "module"):
+            word = getattr(node, field, None)
+            if isinstance(word, str):
+                yield from ((line, part) for part in word.split("."))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
+            yield line, node.value
+
+
+def holds(word: str, known: set[str]) -> bool:
+    """Whether the word is a name, or has one as a part: ppo, is_ppo, PPOTrainer."""
+    parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", word).lower()
+    pieces = [piece for piece in re.split(r"[^a-z0-9]+", parts) if piece]
+    longest = max(name.count("_") + name.count("-") for name in known) + 1
+    return any(
+        joined.join(pieces[start:end]) in known
+        for joined in ("_", "")
+        for start in range(len(pieces))
+        for end in range(start + 1, min(start + longest, len(pieces)) + 1)
+    )
+
+
+def test_no_algorithm_is_named_outside_its_places() -> None:
+    known = names()
+    assert {"ppo", "dr_grpo", "drgrpo", "dr-grpo"} <= known
+    found = []
+    for package in ("sdk/kubealign", "operator/kubealign_operator", "services/kubealign_services"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            place = path.relative_to(ROOT).as_posix()
+            if any(place == allowed or place.startswith(f"{allowed}/") for allowed in ALLOWED):
+                continue
+            for line, word in said(ast.parse(path.read_text(encoding="utf-8"))):
+                if holds(word, known) and not is_metric(word):
+                    found.append(f"{place}:{line}: {word}")
+    assert found == []
+
+
+def is_metric(word: str) -> bool:
+    """Figures are named once, in docs/metrics.md; displays choose among them."""
+    return re.fullmatch(r"[a-z]+/[a-z_/]+", word) is not None
+
+
+def test_what_is_found_is_a_name() -> None:
+    known = names()
+    for word in ("ppo", "is_ppo", "PPO", "PPOTrainer", "DrGRPO", "drGrpo", "dr-grpo", "loss_of_sft"):
+        assert holds(word, known), word
+    for word in ("support", "spinner", "reinforced", "opposite", "reward_model", "ipod", ""):
+        assert not holds(word, known), word
+
+
+def test_the_page_asks_for_no_algorithm_by_name() -> None:
+    known = names()
+    for path in sorted((ROOT / "services/kubealign_services/dashboard/page").rglob("*.js")):
+        words = re.findall(r"""["'`]([A-Za-z_-]+)["'`]""", path.read_text(encoding="utf-8"))
+        assert [word for word in words if holds(word, known)] == [], path
+
+
+def test_every_allowance_is_used() -> None:
+    assert [place for place in ALLOWED if not (ROOT / place).exists()] == []
+
+
+def test_the_page_of_algorithms_names_all_and_its_links_lead_somewhere() -> None:
+    page = ROOT / "docs/algorithms/README.md"
+    text = page.read_text(encoding="utf-8")
+    assert [member for member in Algorithm.model_fields if f"`{alias(Algorithm, member)}`" not in text] == []
+    links = set(re.findall(r"\]\(([^)#]+)", text))
+    assert sorted(link for link in links if not (page.parent / link).exists()) == []
+
+
+def test_no_file_is_long() -> None:
+    lengths = {path.name: len(path.read_text().splitlines()) for path in ALGORITHMS.glob("**/*.py")}
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_every_algorithm_that_trains_is_registered_by_its_name() -> None:
+    registered = {entry.name for entry in entry_points(group="kubealign.algorithms")}
+    of_ours = set(Algorithm.model_fields) - {"custom", "custom_offline"}
+    trained = {name for name in of_ours if issued(name).makes is not Makes.DATA}
+    assert trained <= registered
+
+
+def issued(member: str) -> type[Method]:
+    model = model_of(Algorithm.model_fields[member].annotation)
+    assert model is not None and issubclass(model, Method)
+    return model

@@ -1,0 +1,326 @@
+"""The policy's loss against the same written as a loop over responses: values and gradients, at every value
+of every part; and what the parts say of one another."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.cispo import CISPO
+from kubealign_services.algorithms.contract import ModelOutputs, Objective
+from kubealign_services.algorithms.policy_objective import PolicyObjective
+from kubealign_services.algorithms.ppo import PPO
+from kubealign_services.algorithms.reinforce import Reinforce
+from kubealign_services.algorithms.rloo import RLOO
+from kubealign_services.algorithms.surrogate import ClippedRatio
+from kubealign_services.batch.packed import Batch, pack
+from support.batches import random_batch, slow_spans, stand_in
+from support.policy_losses import slow_policy_loss
+
+WEIGHTS = torch.tensor([0.3, -0.2, 0.4], dtype=torch.float64)
+NO_KL = spec.KL(fixed=spec.FixedKL(coefficient=0))
+LOSS_KL = spec.KL(
+    placement=spec.KLPlacement.LOSS, estimator=spec.KLEstimator.K3, fixed=spec.FixedKL(coefficient=0.2)
+)
+
+
+def batch(uniform: bool = False) -> Batch:
+    made = random_batch([3, 1, 4, 2, 2, 5, 1, 3], [0, 0, 0, 0, 1, 1, 1, 1], seed=3)
+    advantages = made.token("values").clone()
+    if uniform:
+        advantages = made.sequence("rewards")[made.sequence_of_token]
+    made.token_columns["advantages"] = advantages
+    made.token_columns["old_logprobs"] = made.token("behaviour_logprobs") + 0.1 * made.token("values")
+    made.sequence_columns["truncated"] = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0], dtype=torch.uint8)
+    return made
+
+
+def value_and_gradient(objective: Objective, made: Batch) -> tuple[float, Tensor, dict[str, float]]:
+    weights = WEIGHTS.clone().requires_grad_()
+    objective.prepare(made)
+    terms = objective.loss(stand_in(made, weights), made)
+    (gradient,) = torch.autograd.grad(terms.loss, weights)
+    return float(terms.loss.detach()), gradient, {name: float(value) for name, value in terms.sums.items()}
+
+
+def clipped(**fields: Any) -> tuple[spec.PPO, Objective]:
+    entry = spec.PPO(**({"kl": NO_KL, "clip": spec.Clip(low=0.05, high=0.1)} | fields))
+    return entry, PolicyObjective(entry, ClippedRatio(entry.clip), entry.ratio)
+
+
+def agrees(made: Batch, **fields: Any) -> None:
+    entry, objective = clipped(**fields)
+    weights = WEIGHTS.clone().requires_grad_()
+    expected = slow_policy_loss(made, stand_in(made, weights), entry)
+    (slow,) = torch.autograd.grad(expected, weights)
+    value, gradient, _ = value_and_gradient(objective, made)
+    assert value == pytest.approx(float(expected.detach()), abs=1e-9)
+    torch.testing.assert_close(gradient, slow, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "ratio"), list(itertools.product(spec.LossAggregation, spec.RatioLevel))
+)
+def test_each_aggregation_of_each_ratio(aggregation: spec.LossAggregation, ratio: spec.RatioLevel) -> None:
+    agrees(batch(uniform=ratio is not spec.RatioLevel.TOKEN), aggregation=aggregation, ratio=ratio)
+
+
+@pytest.mark.parametrize(
+    ("level", "outside", "ratio"),
+    list(itertools.product(spec.ImportanceLevel, spec.OutOfBounds, spec.RatioLevel)),
+)
+def test_each_importance(
+    level: spec.ImportanceLevel, outside: spec.OutOfBounds, ratio: spec.RatioLevel
+) -> None:
+    bounds = spec.Importance(level=level, low=0.92, high=1.06, outside=outside)
+    agrees(batch(uniform=ratio is not spec.RatioLevel.TOKEN), importance=bounds, ratio=ratio)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kl": LOSS_KL, "entropy_coefficient": 0.05},
+        {"kl": LOSS_KL, "aggregation": spec.LossAggregation.SEQUENCE_SUM, "entropy_coefficient": 0.05},
+        {"clip": spec.Clip(low=0.02, high=0.3, dual=1.2)},
+        {"mask_truncated": True, "entropy_coefficient": 0.05},
+        {"mask_truncated": True, "aggregation": spec.LossAggregation.SEQUENCE_MEAN},
+        {"mask_truncated": True, "aggregation": spec.LossAggregation.FIXED_LENGTH},
+    ],
+    ids=str,
+)
+def test_each_other_part(fields: dict[str, Any]) -> None:
+    agrees(batch(), **fields)
+
+
+@pytest.mark.parametrize("ratio", [spec.RatioLevel.SEQUENCE, spec.RatioLevel.SEQUENCE_MEAN])
+def test_a_response_s_ratio_with_advantages_of_tokens_is_that_of_gspo_token(ratio: spec.RatioLevel) -> None:
+    """Zheng et al. 2025, eq. 13 and 14: s_t = sg[s] p_t / sg[p_t], each token with its own advantage."""
+    made = batch()
+    entry, objective = clipped(ratio=ratio, aggregation=spec.LossAggregation.SEQUENCE_MEAN)
+    weights = WEIGHTS.clone().requires_grad_()
+    logprobs = stand_in(made, weights).logprobs
+    assert logprobs is not None
+    spans = slow_spans(made)
+    total = torch.zeros((), dtype=torch.float64)
+    for span in spans:
+        moves = torch.stack([logprobs[t] - made.token("old_logprobs")[t] for t in span])
+        one = ratio is spec.RatioLevel.SEQUENCE
+        ratio_ = moves.sum().exp() if one else moves.mean().exp()
+        for place in span:
+            at_token = ratio_.detach() * (logprobs[place] - logprobs[place].detach()).exp()
+            advantage = float(made.token("advantages")[place])
+            held = at_token.clamp(1 - entry.clip.low, 1 + entry.clip.high)
+            total = total - torch.minimum(at_token * advantage, held * advantage) / len(span) / len(spans)
+    (expected,) = torch.autograd.grad(total, weights)
+    value, gradient, _ = value_and_gradient(objective, made)
+    if ratio is spec.RatioLevel.SEQUENCE_MEAN:
+        assert value == pytest.approx(float(total.detach()), abs=1e-9)
+        torch.testing.assert_close(gradient, expected, atol=1e-9, rtol=0)
+    else:
+        # The response is one action, of which each of n tokens bears 1 / n: the same direction at each
+        # token, and with shares that do not depend on the length the same gradient.
+        _, objective = clipped(ratio=ratio, aggregation=spec.LossAggregation.SEQUENCE_SUM)
+        _, gradient, _ = value_and_gradient(objective, batch())
+        lengths = {len(span) for span in spans}
+        assert len(lengths) > 1
+        weights = WEIGHTS.clone().requires_grad_()
+        logprobs = stand_in(made, weights).logprobs
+        assert logprobs is not None
+        total = torch.zeros((), dtype=torch.float64)
+        for span in spans:
+            moves = torch.stack([logprobs[t] - made.token("old_logprobs")[t] for t in span])
+            for place in span:
+                at_token = moves.sum().exp().detach() * (logprobs[place] - logprobs[place].detach()).exp()
+                advantage = float(made.token("advantages")[place])
+                held = at_token.clamp(1 - entry.clip.low, 1 + entry.clip.high)
+                total = total - torch.minimum(at_token * advantage, held * advantage) / len(spans)
+        (expected,) = torch.autograd.grad(total, weights)
+        torch.testing.assert_close(gradient, expected, atol=1e-9, rtol=0)
+
+
+def reinforce_gradient(made: Batch, share: str) -> Tensor:
+    """Of -A log p(response), by a plain sum; `share`: what is averaged over."""
+    weights = WEIGHTS.clone().requires_grad_()
+    logprobs = stand_in(made, weights).logprobs
+    assert logprobs is not None
+    spans = slow_spans(made)
+    tokens = sum(len(span) for span in spans)
+    total = torch.zeros((), dtype=torch.float64)
+    for place in itertools.chain.from_iterable(spans):
+        total = total - float(made.token("advantages")[place]) * logprobs[place]
+    (gradient,) = torch.autograd.grad(total / (tokens if share == "tokens" else len(spans)), weights)
+    return gradient
+
+
+def at_ratio_one(made: Batch) -> Batch:
+    """The policy that sampled is the one that is trained."""
+    logprobs = stand_in(made, WEIGHTS).logprobs
+    assert logprobs is not None
+    made.token_columns["old_logprobs"] = logprobs
+    return made
+
+
+def test_reinforce_is_what_all_others_are_where_the_policy_has_not_moved() -> None:
+    made = at_ratio_one(batch(uniform=True))
+    _, reinforce, _ = value_and_gradient(Reinforce(spec.Reinforce(kl=NO_KL)).policy_objective(), made)
+    torch.testing.assert_close(reinforce, reinforce_gradient(made, "responses"), atol=1e-9, rtol=0)
+    _, rloo, _ = value_and_gradient(RLOO(spec.RLOO(kl=NO_KL)).policy_objective(), made)
+    torch.testing.assert_close(rloo, reinforce, atol=1e-9, rtol=0)
+
+    by_tokens = reinforce_gradient(made, "tokens")
+    for objective in (
+        PPO(spec.PPO(kl=NO_KL)).policy_objective(),
+        CISPO(spec.CISPO(kl=NO_KL)).policy_objective(),
+        Reinforce(spec.Reinforce(kl=NO_KL, aggregation=spec.LossAggregation.TOKEN_MEAN)).policy_objective(),
+    ):
+        _, gradient, _ = value_and_gradient(objective, made)
+        torch.testing.assert_close(gradient, by_tokens, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("ratio", spec.RatioLevel)
+def test_without_old_logprobs_the_ratio_is_one(ratio: spec.RatioLevel) -> None:
+    with_old, without = at_ratio_one(batch()), at_ratio_one(batch())
+    del without.token_columns["old_logprobs"]
+    _, objective = clipped(ratio=ratio)
+    expected, figures = value_and_gradient(objective, with_old)[1:]
+    gradient, same = value_and_gradient(objective, without)[1:]
+    torch.testing.assert_close(gradient, expected, atol=1e-12, rtol=0)
+    assert figures["policy/ratio_mean"] == same["policy/ratio_mean"] == pytest.approx(1)
+    assert figures["policy/clip_fraction"] == same["policy/clip_fraction"] == 0
+
+
+def two_responses() -> tuple[Batch, ModelOutputs]:
+    """Log-ratios 0.1 and 0.2 in the first response, -0.1 in the second; advantages 1, 1 and 2."""
+    made = pack([[1, 2, 3], [1, 2]], ["0", "1"])
+    made.token_columns["loss_mask"] = torch.tensor([0, 1, 1, 0, 1], dtype=torch.uint8)
+    made.token_columns["old_logprobs"] = torch.full((5,), -1.0, dtype=torch.float64)
+    made.token_columns["advantages"] = torch.tensor([0, 1, 1, 0, 2], dtype=torch.float64)
+    made.scalars["max_tokens"] = 4.0
+    logprobs = torch.tensor([0, -0.9, -0.8, 0, -1.1], dtype=torch.float64)
+    return made, ModelOutputs(logprobs=logprobs, entropy=torch.tensor([0, 1, 2, 0, 6.0]))
+
+
+E1, E2, E3, LOW = math.exp(0.1), math.exp(0.2), math.exp(0.3), math.exp(-0.1)
+BY_HAND = [
+    # Losses of the tokens, clip 0.2: -1.1051709, -min(1.2214028, 1.2) = -1.2, -2 * 0.9048374 = -1.8096748.
+    ("TokenMean", "Token", -(E1 + 1.2 + 2 * LOW) / 3),  # -1.3716152
+    ("SequenceMean", "Token", -((E1 + 1.2) / 2 + 2 * LOW) / 2),  # -1.4811301
+    ("SequenceSum", "Token", -(E1 + 1.2 + 2 * LOW) / 2),  # -2.0574229
+    ("FixedLength", "Token", -(E1 + 1.2 + 2 * LOW) / 2 / 4),  # -0.5143557
+    # The first response's ratio is exp(0.3) = 1.3498588, held at 1.2; the second's 0.9048374.
+    ("SequenceSum", "Sequence", -(1.2 + 2 * LOW) / 2),  # -1.5048374
+    # Its geometric mean over two tokens is exp(0.15) = 1.1618342, not held.
+    ("SequenceMean", "SequenceMean", -(math.exp(0.15) + 2 * LOW) / 2),  # -1.4857545
+]
+
+
+@pytest.mark.parametrize(("aggregation", "ratio", "expected"), BY_HAND)
+def test_by_hand(aggregation: str, ratio: str, expected: float) -> None:
+    made, outputs = two_responses()
+    _, objective = clipped(
+        aggregation=spec.LossAggregation(aggregation), ratio=spec.RatioLevel(ratio), clip=spec.Clip()
+    )
+    objective.prepare(made)
+    terms = objective.loss(outputs, made)
+    assert float(terms.loss) == pytest.approx(expected, abs=1e-12)
+    assert float(terms.sums["policy/entropy"]) == pytest.approx(3)
+    # Token: one of three is clipped; Sequence: one of two responses; SequenceMean: none.
+    clip_fraction = {"Token": 1 / 3, "Sequence": 1 / 2, "SequenceMean": 0}[ratio]
+    assert float(terms.sums["policy/clip_fraction"]) == pytest.approx(clip_fraction)
+    assert float(terms.sums["policy/clip_high_fraction"]) == pytest.approx(clip_fraction)
+    largest = {"Token": E2, "Sequence": E3, "SequenceMean": math.exp(0.15)}[ratio]
+    assert float(terms.maxima["policy/ratio_max"]) == pytest.approx(largest)
+
+
+def test_importance_by_hand() -> None:
+    # Behaviour -1.5, -0.5, -1.2 against old -1: w = exp(0.5) = 1.6487213, exp(-0.5) = 0.6065307, exp(0.2) =
+    # 1.2214028. At most 1.3: 1.3, 0.6065307, 1.2214028. Losses as above: -1.1051709, -1.2, -1.8096748:
+    #   (1.3 * 1.1051709 + 0.6065307 * 1.2 + 1.2214028 * 1.8096748) / 3 = 4.3749... / 3
+    made, outputs = two_responses()
+    made.token_columns["behaviour_logprobs"] = torch.tensor([0, -1.5, -0.5, 0, -1.2], dtype=torch.float64)
+    _, objective = clipped(clip=spec.Clip(), importance=spec.Importance(high=1.3))
+    objective.prepare(made)
+    terms = objective.loss(outputs, made)
+    weights = [1.3, math.exp(-0.5), math.exp(0.2)]
+    assert float(terms.loss) == pytest.approx(
+        -(weights[0] * E1 + weights[1] * 1.2 + weights[2] * 2 * LOW) / 3, abs=1e-12
+    )
+    assert float(terms.sums["importance/mean"]) == pytest.approx(sum(weights) / 3)
+    assert float(terms.sums["importance/outside_share"]) == pytest.approx(1 / 3)
+    assert float(terms.maxima["importance/max"]) == pytest.approx(math.exp(0.5))
+    # r - 1 - log r of r = 1.6487213, 0.6065307, 1.2214028: 0.1487213, 0.1065307, 0.0214028: mean 0.0922182
+    assert float(terms.sums["policy/behaviour_kl"]) == pytest.approx(0.0922182, abs=1e-6)
+
+    masked = spec.Importance(high=1.3, outside=spec.OutOfBounds.MASK)
+    _, objective = clipped(clip=spec.Clip(), importance=masked)
+    objective.prepare(made)
+    # The first token counts for nothing, and stays counted: divided by three.
+    assert float(objective.loss(outputs, made).loss) == pytest.approx(
+        -(weights[1] * 1.2 + weights[2] * 2 * LOW) / 3, abs=1e-12
+    )
+
+
+def test_cispo_by_hand() -> None:
+    # r = 1.1051709, 1.2214028, 0.9048374; held between 0.95 and 1.15: 1.1051709, 1.15, 0.95. Losses
+    # -w A log p: 1.1051709 * 0.9, 1.15 * 0.8, 0.95 * 2 * 1.1; mean over three tokens. Gradient -w A: none is
+    # lost.
+    made, outputs = two_responses()
+    assert outputs.logprobs is not None
+    logprobs = outputs.logprobs.clone().requires_grad_()
+    objective = CISPO(spec.CISPO(ratio_floor=0.95, ratio_cap=1.15, kl=NO_KL)).policy_objective()
+    objective.prepare(made)
+    terms = objective.loss(ModelOutputs(logprobs=logprobs, entropy=outputs.entropy), made)
+    (gradient,) = torch.autograd.grad(terms.loss, logprobs)
+    assert float(terms.loss.detach()) == pytest.approx((E1 * 0.9 + 1.15 * 0.8 + 0.95 * 2.2) / 3, abs=1e-12)
+    assert gradient.tolist() == pytest.approx([0, -E1 / 3, -1.15 / 3, 0, -0.95 * 2 / 3], abs=1e-12)
+    assert float(terms.sums["policy/clip_fraction"]) == pytest.approx(2 / 3)
+
+
+def test_fixed_length_without_a_limit_says_what_is_missing() -> None:
+    made = batch()
+    del made.scalars["max_tokens"]
+    _, objective = clipped(aggregation=spec.LossAggregation.FIXED_LENGTH)
+    with pytest.raises(KeyError, match="max_tokens"):
+        objective.prepare(made)
+
+
+def test_a_microbatch_of_masked_responses_adds_nothing() -> None:
+    _, objective = clipped(mask_truncated=True, importance=spec.Importance())
+    made = batch()
+    objective.prepare(made)
+    weights = WEIGHTS.clone().requires_grad_()
+    part = made.select([1, 5])
+    terms = objective.loss(stand_in(part, weights), part)
+    assert float(terms.loss.detach()) == 0
+    (gradient,) = torch.autograd.grad(terms.loss, weights)
+    assert gradient.tolist() == [0, 0, 0]
+    assert all(math.isfinite(float(value)) for value in [*terms.sums.values(), *terms.maxima.values()])
+
+
+def test_the_gap_is_of_the_tokens_that_the_step_s_own_weights_made() -> None:
+    made, outputs = two_responses()
+    del made.token_columns["old_logprobs"]
+    made.token_columns["engine_logprobs"] = torch.tensor([0, -1.0, -1.0, 0, -1.0], dtype=torch.float64)
+    made.token_columns["weight_version"] = torch.tensor([0, 7, 8, 0, 7], dtype=torch.int32)
+    _, objective = clipped()
+
+    def gap() -> tuple[float | None, float | None]:
+        objective.prepare(made)
+        terms = objective.loss(outputs, made)
+        mean, largest = "rollout/logprob_gap_mean", "rollout/logprob_gap_max"
+        made.token_columns.pop("gap_shares", None)
+        return (
+            None if mean not in terms.sums else float(terms.sums[mean]),
+            None if largest not in terms.maxima else float(terms.maxima[largest]),
+        )
+
+    # Against -0.9, -0.8 and -1.1: 0.1, 0.2, 0.1.
+    assert gap() == (pytest.approx(0.4 / 3), pytest.approx(0.2))
+    made.scalars["version"] = 7.0
+    assert gap() == (pytest.approx(0.1), pytest.approx(0.1))
+    made.scalars["version"] = 9.0
+    assert gap() == (None, None)

@@ -1,0 +1,170 @@
+"""Which rows come of a round's samples, worked by hand; the losses of these rows."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from kubealign.spec import algorithms as spec
+from kubealign_services.algorithms.contract import ModelOutputs, Objective
+from kubealign_services.algorithms.judgement import Verdict, verdict
+from kubealign_services.algorithms.rejection_sampling import RejectionSampling
+from kubealign_services.algorithms.rounds import Prompt, Response, RoundRows, pack_rows
+from kubealign_services.algorithms.self_rewarding import SelfRewarding
+from kubealign_services.algorithms.spin import SPIN
+from support.batches import random_batch, stand_in
+
+JUDGE = spec.Judge(prompt="{response}?")
+PATTERN = JUDGE.pattern
+
+
+def prompt(name: str, *rewards: float | None, demonstration: list[int] | None = None) -> Prompt:
+    """Sample k has the one token 10 + k."""
+    responses = [Response(f"{name}#{k}", [10 + k], reward) for k, reward in enumerate(rewards)]
+    return Prompt(name, [1, 2], responses, demonstration)
+
+
+def names(made: RoundRows) -> list[tuple[str, ...]]:
+    return [tuple(response.name for response in row.responses) for row in made.rows]
+
+
+def test_the_best_of_each_prompt_are_kept_if_they_are_good_enough() -> None:
+    prompts = [prompt("a", 1.0, 3.0, 2.0), prompt("b", 0.5, 0.5, 0.4), prompt("c", -1.0, 5.0, 4.0)]
+    #   a: 3, 2, 1    b: 0.5 (sampled first), 0.5, 0.4    c: 5, 4, -1
+    best = RejectionSampling(spec.RejectionSampling()).rows(prompts)
+    assert names(best) == [("a#1",), ("b#0",), ("c#1",)]
+    # all: (6 + 1.4 + 8) / 9; kept: (3 + 0.5 + 5) / 3
+    assert best.figures == pytest.approx(
+        {"round/reward_mean": 15.4 / 9, "round/chosen_reward": 8.5 / 3}, abs=1e-12
+    )
+    two = RejectionSampling(spec.RejectionSampling(keep_per_prompt=2, minimum_reward=2.0)).rows(prompts)
+    assert names(two) == [("a#1",), ("a#2",), ("c#1",), ("c#2",)]
+    assert two.figures["round/chosen_reward"] == pytest.approx((3 + 2 + 5 + 4) / 4)
+
+
+def test_nothing_good_enough_says_how_good_the_best_was() -> None:
+    made = RejectionSampling(spec.RejectionSampling(minimum_reward=6.0)).rows([prompt("a", 1.0, 5.5)])
+    assert made.rows == [] and not made.learned_out
+    assert made.why_none == "the best of 2 rewards is 5.5, below minimumReward (6): lower it, or sample more"
+
+
+def test_each_sample_stands_against_its_prompts_demonstration() -> None:
+    made = SPIN(spec.SPIN()).rows(
+        [prompt("a", None, None, demonstration=[11]), prompt("b", None, demonstration=[7, 8])]
+    )
+    assert names(made) == [
+        ("a#0/demonstration", "a#0"),
+        ("a#1/demonstration", "a#1"),
+        ("b#0/demonstration", "b#0"),
+    ]
+    # a#1 is [11], as demonstrated: one of three.
+    assert made.figures == pytest.approx({"round/alike_share": 1 / 3})
+    batch = pack_rows(made.rows)
+    assert batch.tokens.tolist() == [1, 2, 11, 1, 2, 10, 1, 2, 11, 1, 2, 11, 1, 2, 7, 8, 1, 2, 10]
+    assert batch.token("loss_mask").tolist() == [0, 0, 1] * 4 + [0, 0, 1, 1] + [0, 0, 1]
+    assert batch.sample_ids[:2] == ["a#0/demonstration", "a#0"]
+
+
+def test_the_judges_best_stands_against_its_worst() -> None:
+    rewarding = SelfRewarding(spec.SelfRewarding(judge=JUDGE, minimum_margin=1.0))
+    made = rewarding.rows(
+        [
+            prompt("a", 2.0, None, 5.0, 3.0),
+            prompt("b", 4.0, 3.0),  # differ by no more than the margin
+            prompt("c", None, 3.0),  # one alone
+            prompt("d", 5.0, 1.0, 5.0, 1.0),  # of equals the first is best, the last worst
+        ]
+    )
+    assert names(made) == [("a#2", "a#0"), ("d#0", "d#3")]
+    # judged: 2 5 3, 4 3, 3, 5 1 5 1: ten of twelve, 32 in all
+    assert made.figures == pytest.approx(
+        {
+            "round/unjudged_share": 2 / 12,
+            "round/reward_mean": 3.2,
+            "round/chosen_reward": 5.0,
+            "round/rejected_reward": 1.5,
+        }
+    )
+
+
+def test_a_judge_that_says_nothing_and_one_that_finds_all_alike_are_told_apart() -> None:
+    rewarding = SelfRewarding(spec.SelfRewarding(judge=JUDGE))
+    silent = rewarding.rows([prompt("a", None, None)])
+    assert not silent.learned_out and "none of 2 responses got a score from the judge" in silent.why_none
+    alike = rewarding.rows([prompt("a", 3.0, 3.0)])
+    assert alike.learned_out and "differ by more than minimumMargin (0)" in alike.why_none
+
+
+def test_a_verdict_is_the_mean_of_what_can_be_read() -> None:
+    answers = ["Score: 4", "It is good. score:2.5 Score: 1", "no idea", "Score: -1"]
+    assert verdict(answers, PATTERN) == Verdict(score=(4 + 2.5 - 1) / 3, answers=4, unparsed=1)
+    assert verdict(["good"], PATTERN) == Verdict(None, 1, 1)
+    assert verdict([], PATTERN) == Verdict(None, 0, 0)
+    # Found, and no number; a group that took no part.
+    assert verdict(["mark x", "mark nan", "mark 1e999"], r"mark (\S+)") == Verdict(None, 3, 3)
+    assert verdict(["none"], r"none|mark (\d)") == Verdict(None, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        SPIN(spec.SPIN(beta=0.3)).policy_objective(),
+        SelfRewarding(spec.SelfRewarding(judge=JUDGE, beta=0.3)).policy_objective(),
+    ],
+)
+def test_the_loss_of_pairs_equals_a_slow_loop(objective: Objective) -> None:
+    """-log sigmoid(beta (log p(y) - log p_k(y) - log p(y') + log p_k(y'))), mean over the pairs; values and
+    gradients."""
+    assert objective.unit == 2
+    batch = random_batch([3, 1, 4, 2], [0] * 4, seed=5)
+    weights = torch.tensor([0.3, -0.2, 0.4], dtype=torch.float64, requires_grad=True)
+    objective.prepare(batch)
+    loss = objective.loss(stand_in(batch, weights), batch).loss
+    (gradient,) = torch.autograd.grad(loss, weights)
+
+    logprobs = stand_in(batch, weights).logprobs
+    assert logprobs is not None
+    gains = []
+    for start, end in itertools.pairwise(batch.cu_seqlens.tolist()):
+        gain = torch.zeros((), dtype=torch.float64)
+        for t in range(start, end):
+            if batch.token("loss_mask")[t]:
+                gain = gain + logprobs[t] - batch.token("reference_logprobs")[t]
+        gains.append(gain)
+    slow = sum(-torch.log(1 / (1 + torch.exp(-0.3 * (gains[i] - gains[i + 1])))) for i in (0, 2)) / 2
+    assert isinstance(slow, torch.Tensor)
+    (expected,) = torch.autograd.grad(slow, weights)
+    torch.testing.assert_close(loss, slow, atol=1e-9, rtol=0)
+    torch.testing.assert_close(gradient, expected, atol=1e-9, rtol=0)
+
+
+def test_spin_by_hand() -> None:
+    # log p - log p_k: of the demonstration 0.4 + 0.2 = 0.6, of the sample -0.5; beta 0.5: margin 0.55.
+    #   -log sigmoid(0.55) = log(1 + e^-0.55) = log(1.5769498) = 0.4554923
+    made = SPIN(spec.SPIN(beta=0.5)).rows([prompt("a", None, demonstration=[7, 8])])
+    batch = pack_rows(made.rows)
+    batch.token_columns["reference_logprobs"] = torch.tensor(
+        [0, 0, -1.4, -1.2, 0, 0, -1.0], dtype=torch.float64
+    )
+    logprobs = torch.tensor([0, 0, -1.0, -1.0, 0, 0, -1.5], dtype=torch.float64)
+    objective = SPIN(spec.SPIN(beta=0.5)).policy_objective()
+    objective.prepare(batch)
+    terms = objective.loss(ModelOutputs(logprobs=logprobs), batch)
+    assert float(terms.loss) == pytest.approx(math.log(1 + math.exp(-0.55)), abs=1e-12)
+    assert float(terms.loss) == pytest.approx(0.4554923, abs=1e-6)
+    assert float(terms.sums["preference/margin"]) == pytest.approx(0.55)
+
+
+def test_rejection_sampling_imitates_the_kept_tokens() -> None:
+    # Kept: the responses [10, 11] and [12]; their tokens' log-probabilities -1, -2 and -6: (1 + 2 + 6) / 3.
+    prompts = [
+        Prompt("a", [1], [Response("a#0", [10, 11], 1.0), Response("a#1", [9], 0.0)]),
+        Prompt("b", [1], [Response("b#0", [12], 1.0)]),
+    ]
+    method = RejectionSampling(spec.RejectionSampling())
+    batch = pack_rows(method.rows(prompts).rows)
+    objective = method.policy_objective()
+    objective.prepare(batch)
+    terms = objective.loss(ModelOutputs(logprobs=torch.tensor([0, -1, -2, 0, -6.0])), batch)
+    assert float(terms.loss) == pytest.approx(3)

@@ -1,0 +1,120 @@
+"""Prompts with columns in them, and columns that every row has."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from kubealign.spec.data import Data
+from kubealign.spec.placeholders import fill, names
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.fields import read
+from kubealign_services.data.sources import open_source
+from kubealign_services.data.templates import check_columns
+
+USER, ANSWER = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}
+
+
+def data(member: str, template: str, **fields: Any) -> Any:
+    source = {"source": {"path": "/rows.jsonl"}}
+    return Data.model_validate({member: source | fields | {"template": template}}).value
+
+
+def test_names_and_braces() -> None:
+    assert names("{a} {{b}} {c d} {a}{e.f:g}") == ["a", "c d", "e.f:g"]
+    assert fill("{{{a}}} {b}{{}}", {"a": "x", "b": "{c}"}.__getitem__) == "{x} {c}{}"
+
+
+@given(st.text(), st.text())
+def test_a_text_with_its_braces_doubled_is_itself(text: str, value: str) -> None:
+    doubled = text.replace("{", "{{").replace("}", "}}")
+    assert fill(doubled, str) == text
+    assert fill(doubled + "{name}", lambda name: value) == text + value
+
+
+@pytest.mark.parametrize("template", ["{", "a } b", "{{}", "{}", "{a{b}}"])
+def test_a_brace_that_stands_alone_is_refused_by_the_spec(template: str) -> None:
+    with pytest.raises(ValidationError, match=r"has a single [{}] at character \d+: write (\{\{|\}\})"):
+        data("prompts", template)
+
+
+@pytest.mark.parametrize(
+    ("held", "written"),
+    [(4, "4"), (4.0, "4"), (0.5, "0.5"), (-1e-07, "-1e-07"), (True, "true"), ("so {x}", "so {x}"), ("", "")],
+)
+def test_values_as_a_person_writes_them(held: Any, written: str) -> None:
+    row = {"prompt": "p", "quality": held}
+    assert read(data("prompts", "{prompt} quality:{quality}"), row, 0).prompt == f"p quality:{written}"
+
+
+@pytest.mark.parametrize("held", [None, [1], {"a": 1}, float("nan")])
+def test_what_no_text_has_is_an_error(held: Any) -> None:
+    with pytest.raises(
+        DataError, match=r"row 3: column 'quality' holds .*, not a text or a number to be put"
+    ):
+        read(data("prompts", "{quality}"), {"prompt": "p", "quality": held}, 2)
+
+
+def test_the_prompt_is_the_prompt_whatever_its_column() -> None:
+    named = data("demonstrations", "{prompt}/{question}/{answer}", format={"text": TEXT})
+    example = read(named, {"question": "q", "answer": "a", "prompt": "another"}, 0)
+    assert (example.prompt, example.responses) == ("q/q/a", {"response": "a"})
+
+
+TEXT = {"prompt": "question", "response": "answer"}
+
+
+def test_of_messages_it_is_the_users_last() -> None:
+    chat: dict[str, Any] = {"format": {"chat": {}}}
+    first, again = USER | {"content": "hi"}, ANSWER | {"content": "hello"}
+    asked = USER | {"content": "[3] 2+2?"}
+    talk = {"messages": [first, again, USER, ANSWER], "mood": 3, "rating": 1, "label": True}
+    for member in ("demonstrations", "ratings", "unpaired"):
+        assert read(data(member, "[{mood}] {prompt}", **chat), talk, 0).prompt == [first, again, asked]
+    prompt = {"messages": [first, again, USER], "mood": 3}
+    assert read(data("prompts", "[{mood}] {prompt}", **chat), prompt, 0).prompt == [first, again, asked]
+    pair = {"chosen": [USER, ANSWER], "rejected": [USER, again], "mood": 3}
+    assert read(data("preferences", "[{mood}] {prompt}", **chat), pair, 0).prompt == [asked]
+    assert talk["messages"][2] is USER and USER["content"] == "2+2?"
+
+
+def test_of_a_dialogue_it_is_the_users_last_too() -> None:
+    turns = data("demonstrations", "[{mood}] {prompt}", format={"chat": {"turns": "All"}})
+    example = read(turns, {"messages": [USER, ANSWER, USER, ANSWER], "mood": 3}, 0)
+    assert example.dialogue is not None
+    said = [message["content"] for message in example.dialogue.messages]
+    assert said == ["2+2?", "4", "[3] 2+2?", "4"]
+
+
+def test_messages_without_a_user_have_no_place_for_it() -> None:
+    system = {"role": "system", "content": "s"}
+    with pytest.raises(DataError, match="row 1: column 'messages': the template stands for the user's last"):
+        read(data("demonstrations", "{prompt}", format={"chat": {}}), {"messages": [system, ANSWER]}, 0)
+
+
+def test_a_column_that_is_not_there_is_told_before_any_row_is_read() -> None:
+    check_columns("{prompt} {mood}", ["question", "mood"], "spec.data.prompts.template")
+    with pytest.raises(DataError) as caught:
+        check_columns("{prompt} {moood}", ["question", "mood"], "spec.data.prompts.template")
+    assert str(caught.value) == (
+        "spec.data.prompts.template: {moood} is no column; there are 'prompt', 'question', 'mood' "
+        "({{ and }} stand for braces)"
+    )
+    with pytest.raises(DataError, match=r"row 2 has no column 'mood'; it has 'prompt'"):
+        read(data("prompts", "{mood}"), {"prompt": "p"}, 1)
+
+
+def test_values_stand_in_place_of_the_rows_own(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": "p", "quality": n}) + "\n" for n in (0, 1)))
+    prompts = data("prompts", "{prompt} {quality} {lang}", values={"quality": 4, "lang": "en"})
+    rows = open_source(prompts.source.model_copy(update={"path": str(path)}), "d", tmp_path)
+    valued = rows.having(prompts.values)
+    assert valued.columns == ("prompt", "quality", "lang")
+    assert list(valued) == [{"prompt": "p", "quality": 4, "lang": "en"}] * 2
+    assert read(prompts, next(iter(valued)), 0).prompt == "p 4 en"
+    assert [row["quality"] for row in rows] == [0, 1]

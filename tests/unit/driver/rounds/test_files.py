@@ -1,0 +1,91 @@
+"""What is kept of a round: found by the weights and the prompts that made it, or not at all."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubealign_services.algorithms.rounds import Prompt, Response, Row, pack_rows
+from kubealign_services.data.order import Cursor
+from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.rounds.files import RoundFiles, RoundHeader, Supplied
+
+HERE, AFTER = Supplied(cursor=Cursor(0, 3), unfinished=["0/1"]), Supplied(cursor=Cursor(1, 0), unfinished=[])
+
+
+def header(**changes: Any) -> RoundHeader:
+    held: dict[str, Any] = {
+        "round": 2,
+        "fence": 1,
+        "version": 7,
+        "weights": "w7",
+        "begins": HERE,
+        "ends": AFTER,
+        "prompts": ["0/1", "0/3"],
+        "given_up": [],
+        "rewards": {"task": {"count": 2.0}},
+        "figures": {"round/reward_mean": 0.5},
+        "unit": 2,
+    }
+    return RoundHeader(**(held | changes))
+
+
+def batch(last: int = 9) -> Any:
+    prompt = Prompt("0/1", [1], [])
+    pairs = [Row(prompt, (Response(f"{k}+", [2, k]), Response(f"{k}-", [last]))) for k in (3, 4, 5)]
+    return pack_rows(pairs)
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    files = RoundFiles(tmp_path)
+    written = files.write(header(), batch())
+    assert written.file == "round-000002-fence-1"
+    assert [path.name for path in (tmp_path / "rounds").iterdir()] == [written.file]
+    for found in (files.read(written.file, written.digest), files.made_with(2, "w7", HERE)):
+        assert found is not None
+        assert found.header == header() and found.digest == written.digest and found.rows == 3
+        assert found.batch.tokens.tolist() == batch().tokens.tolist()
+        assert found.take([2, 0]).sample_ids == ["5+", "5-", "3+", "3-"]
+
+
+def test_other_weights_or_another_place_in_the_data_are_another_round(tmp_path: Path) -> None:
+    """As after a rollback: the version is the same, and the weights are not."""
+    files = RoundFiles(tmp_path)
+    files.write(header(), batch())
+    assert files.made_with(2, "w7 made again", HERE) is None
+    assert files.made_with(2, "w7", AFTER) is None
+    assert files.made_with(3, "w7", HERE) is None
+
+
+def test_a_round_made_again_replaces_none_that_a_state_may_name(tmp_path: Path) -> None:
+    files = RoundFiles(tmp_path)
+    first = files.write(header(), batch())
+    second = files.write(header(fence=2, weights="other"), batch(last=8))
+    assert first.file != second.file
+    assert files.read(first.file, first.digest).header.weights == "w7"
+    found = files.made_with(2, "other", HERE)
+    assert found is not None and found.digest == second.digest
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-5], lambda data: b"", lambda data: data[:-9] + b"x" * 9]
+)
+def test_a_damaged_file_is_made_again_at_a_rounds_start_and_told_of_in_its_middle(
+    tmp_path: Path, damage: Any
+) -> None:
+    files = RoundFiles(tmp_path)
+    written = files.write(header(), batch())
+    path = tmp_path / "rounds" / written.file
+    path.write_bytes(damage(path.read_bytes()))
+    assert files.made_with(2, "w7", HERE) is None
+    with pytest.raises(JobFailed, match="the job is in the middle of this round: put the file back"):
+        files.read(written.file, written.digest)
+
+
+def test_a_file_that_has_gone_or_is_another_is_told_of(tmp_path: Path) -> None:
+    files = RoundFiles(tmp_path)
+    with pytest.raises(JobFailed, match=r"No such file.*round-000002-fence-1"):
+        files.read("round-000002-fence-1", "d")
+    written = files.write(header(), batch())
+    with pytest.raises(JobFailed, match="the job learns from 0000: the job is in the middle"):
+        files.read(written.file, "0000")

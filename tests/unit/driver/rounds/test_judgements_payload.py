@@ -1,0 +1,42 @@
+"""A judgement's message, which holds the question's text, fits the bus, or the job says so at its start."""
+
+import pytest
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.data.prepared import DataReport, Report
+from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.payload import check_payload
+from support.bad_specs import whole_job
+
+
+def test_a_judgement_that_does_not_fit_is_named_with_its_remedies() -> None:
+    judge = {"prompt": "{response}" + "?" * 90, "maxTokens": 400}
+    job = AlignmentJob.model_validate(
+        whole_job(
+            "rloo",
+            {
+                "spec.algorithm": {"selfRewarding": {"judge": judge}},
+                "spec.rewards": [],
+                "spec.rollout": {"sampling": {"maxTokens": 200}},
+            },
+        )
+    )
+    train = DataReport(
+        kind="prompts",
+        source="prompts.jsonl",
+        rows_read=1,
+        rows_kept=1,
+        dropped=0,
+        truncated=0,
+        unknown_tokens=0,
+        longest_prompt=300,
+        longest_response=0,
+        longest_sequence=300,
+        longest_context_bytes=0,
+        columns_left_out=[],
+    )
+    report = Report(context=None, train=train, validation=None)
+    # (100 + 300 + 200 + 400) tokens of 17 + 16 bytes, and the envelope's 8192.
+    check_payload(job, report, 41_192)
+    with pytest.raises(JobFailed, match=r"41192 bytes.*lower judge.maxTokens \(400\)"):
+        check_payload(job, report, 41_191)

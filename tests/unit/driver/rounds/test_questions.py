@@ -1,0 +1,38 @@
+"""How the policy is asked about a response."""
+
+from kubealign_services.data.chat import ensure_template
+from kubealign_services.data.prepared import PreparedRow
+from kubealign_services.data.tokenizers import train_characters
+from kubealign_services.driver.rounds.questions import Questions, conversation
+
+TEMPLATE = "Is {response} an answer to {prompt}? {{1-5}}"
+
+
+def test_a_text_prompt_makes_a_text_question() -> None:
+    tokenizer = train_characters(["Is an answer to? {1-5}bc"])
+    row = PreparedRow(row=4, prompt_tokens=[1], prompt_text="abc")
+    (question,) = Questions(TEMPLATE, tokenizer, None).ask([(row, "{x}")])
+    assert question.prompt_text == "Is {x} an answer to abc? {1-5}"
+    assert question.row == 4
+    ids = tokenizer(question.prompt_text, add_special_tokens=False)["input_ids"]
+    assert question.prompt_tokens == ids
+
+
+def test_messages_make_a_message_of_the_user() -> None:
+    tokenizer = train_characters(["Is an answer to? {1-5}bc User:\n Assistant"])
+    ensure_template(tokenizer)
+    said = [{"role": "user", "content": "abc"}]
+    row = PreparedRow(row=0, prompt_tokens=[1], prompt_text="User:\nabc\n\n", columns={"talk": said})
+    (question,) = Questions(TEMPLATE, tokenizer, "talk").ask([(row, "b")])
+    assert question.prompt_text == "User:\nIs b an answer to abc? {1-5}\n\nAssistant:\n"
+
+
+def test_a_longer_conversation_is_shown_with_who_said_what() -> None:
+    assert conversation([{"role": "user", "content": "abc"}]) == "abc"
+    talk = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "a?"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c?"},
+    ]
+    assert conversation(talk) == "System: Be brief.\n\nUser: a?\n\nAssistant: b\n\nUser: c?"

@@ -1,0 +1,174 @@
+"""A reference's log-probabilities of given rows: from a worker on the bus or by a call, once for each row."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.batch.codec import decode
+from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.failures import JobFailed, Stopping
+from kubealign_services.driver.frozen_cache import FrozenCache
+from kubealign_services.driver.frozen_reference import FrozenReference, from_bus
+from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.row_scores import RowScores
+from kubealign_services.scoring.worker import ScoreWorker, score_for
+
+
+def rows(*sequences: list[int]) -> Batch:
+    batch = pack(sequences, [f"0/{i}/chosen" for i in range(len(sequences))])
+    batch.token_columns["loss_mask"] = (batch.positions > 0).to(torch.uint8)
+    batch.sequence_columns["rating"] = torch.zeros(len(batch))
+    return batch
+
+
+def expected(batch: Batch) -> Tensor:
+    """What the stand-in for a reference says: minus the token, 0 outside the response."""
+    return -batch.tokens.float() * batch.token("loss_mask")
+
+
+class Called:
+    """A reference that is called; notes what it was asked."""
+
+    def __init__(self, answer: Callable[[Batch], Tensor] = expected) -> None:
+        self.asked: list[Batch] = []
+        self._answer = answer
+
+    async def __call__(self, batch: Batch) -> Tensor:
+        self.asked.append(batch)
+        return self._answer(batch)
+
+
+async def read(reference: FrozenReference, batch: Batch) -> dict[str, float]:
+    step = StepFigures(1)
+    await reference.read(batch, step)
+    return step.metrics
+
+
+def test_each_sequence_is_asked_about_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        asked = Called()
+        reference = FrozenReference(asked, FrozenCache(tmp_path, "reference", 1))
+        first = rows([1, 2, 3], [1, 4], [1, 2, 3])
+        figures = await read(reference, first)
+        assert first.token("reference_logprobs").tolist() == expected(first).tolist()
+        assert figures["reference/kept_share"] == 0 and figures["seconds/reference"] >= 0
+        assert [part.sample_ids for part in asked.asked] == [["0/0/chosen", "0/1/chosen"]]
+        assert set(asked.asked[0].token_columns) == {"loss_mask"} and not asked.asked[0].sequence_columns
+        assert asked.asked[0].scalars == {"temperature": 1.0}
+
+        later = FrozenReference(asked, FrozenCache(tmp_path, "reference", 2))
+        second = rows([1, 4], [7, 8], [1, 2, 3], [7, 9])
+        assert (await read(later, second))["reference/kept_share"] == 0.5
+        assert second.token("reference_logprobs").tolist() == expected(second).tolist()
+        assert asked.asked[1].sample_ids == ["0/1/chosen", "0/3/chosen"]
+        assert (await read(later, second))["reference/kept_share"] == 1
+        assert len(asked.asked) == 2
+
+    asyncio.run(scenario())
+
+
+def test_numbers_of_no_use_end_the_job_and_are_not_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        kept = FrozenCache(tmp_path, "reference", 1)
+
+        def broken(batch: Batch) -> Tensor:
+            return torch.where(batch.tokens == 4, torch.nan, expected(batch))
+
+        with pytest.raises(JobFailed, match="log-probabilities of 0/1/chosen are not finite"):
+            await read(FrozenReference(Called(broken), kept), rows([1, 2, 3], [1, 4]))
+        with pytest.raises(JobFailed, match=r"of shape \(2,\) for 3 tokens"):
+            await read(FrozenReference(Called(lambda batch: torch.zeros(2)), kept), rows([1, 2, 3]))
+        assert len(kept) == 0
+
+    asyncio.run(scenario())
+
+
+Tamper = Callable[[scoring_pb2.Score], None]
+
+
+@asynccontextmanager
+async def on_bus(
+    workers: int = 1, timeout: float = 20.0, tamper: Tamper = lambda score: None
+) -> AsyncIterator[tuple[RowScores, asyncio.Event, list[str], list[str]]]:
+    """The driver's end, with workers of the reference on the other."""
+    bus, stop, waits, scored = MemoryBus(), asyncio.Event(), list[str](), list[str]()
+
+    async def score(rollouts: list[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        scores = []
+        for rollout in rollouts:
+            made = score_for(rollout, "reference", "reference-0")
+            made.logprobs = expected(decode(rollout.sequence)).numpy().astype("<f4").tobytes()
+            tamper(made)
+            scored.append(rollout.group_id)
+            scores.append(made)
+        return scores
+
+    running = [
+        asyncio.create_task(ScoreWorker(bus.another(), "reference", frozenset({"train"}), score).run())  # type: ignore[arg-type]
+        for _ in range(workers)
+    ]
+    try:
+        async with Exchange(bus, 1, stop, lambda text: waits.append(text())) as exchange:
+            yield RowScores(exchange, ["reference"], timeout, 1), stop, waits, scored
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def test_a_process_on_the_bus_says_the_same(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with on_bus(workers=2) as (scores, _, _, scored):
+            reference = FrozenReference(from_bus(scores), FrozenCache(tmp_path, "reference", 1))
+            batch = rows(*([1, i, i + 1] for i in range(2, 40)), [5])
+            await read(reference, batch)
+            assert batch.token("reference_logprobs").tolist() == expected(batch).tolist()
+            assert len(scored) == 39
+            again = rows([1, 2, 3], [5])
+            await read(reference, again)
+            assert len(scored) == 39
+
+    asyncio.run(scenario())
+
+
+def test_a_reference_that_is_not_there_ends_the_job_and_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with on_bus(workers=0, timeout=0.2) as (scores, _, waits, _):
+            reference = FrozenReference(from_bus(scores), FrozenCache(tmp_path, "reference", 1))
+            with pytest.raises(JobFailed, match=r"reference said nothing of .* 2 tries.*no score had come"):
+                await read(reference, rows([1, 2]))
+            assert waits[0] == "scores of reference for 1 groups"
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_is_stopped_does_not_wait(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with on_bus(workers=0) as (scores, stop, _, _):
+            reference = FrozenReference(from_bus(scores), FrozenCache(tmp_path, "reference", 1))
+            asyncio.get_running_loop().call_later(0.05, stop.set)
+            with pytest.raises(Stopping):
+                await read(reference, rows([1, 2]))
+
+    asyncio.run(scenario())
+
+
+def test_too_few_numbers_are_refused(tmp_path: Path) -> None:
+    def shorten(score: scoring_pb2.Score) -> None:
+        score.logprobs = score.logprobs[:-4]
+
+    async def scenario() -> None:
+        async with on_bus(tamper=shorten) as (scores, _, _, _):
+            reference = FrozenReference(from_bus(scores), FrozenCache(tmp_path, "reference", 1))
+            with pytest.raises(JobFailed, match="2 log-probabilities for the 3 tokens of 0/0/chosen"):
+                await read(reference, rows([1, 2, 3]))
+
+    asyncio.run(scenario())

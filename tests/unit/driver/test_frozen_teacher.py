@@ -1,0 +1,130 @@
+"""What a teacher says of given rows: asked for over the bus, checked, and kept."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.batch.codec import decode, encode_columns
+from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.frozen_cache import FrozenCache
+from kubealign_services.driver.frozen_teacher import FrozenTeacher
+from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.row_scores import RowScores
+from kubealign_services.scoring.worker import ScoreWorker, score_for
+
+Tamper = Callable[[scoring_pb2.Score], None]
+
+
+def rows(*sequences: list[int]) -> Batch:
+    """Sequences whose first token is the prompt."""
+    batch = pack(sequences, [f"0/{i}" for i in range(len(sequences))])
+    batch.token_columns["loss_mask"] = (batch.positions > 0).to(torch.uint8)
+    return batch
+
+
+def said(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The stand-in's candidates: the token and the one after it; log-probabilities of their numbers."""
+    tokens = torch.stack([batch.tokens, batch.tokens + 1], 1).long() * batch.token("loss_mask")[:, None]
+    return tokens, -tokens.float() / 7
+
+
+@asynccontextmanager
+async def teaching(
+    folder: Path, tamper: Tamper = lambda score: None, most_kept: int = 1 << 20
+) -> AsyncIterator[tuple[FrozenTeacher, list[str]]]:
+    """A teacher with a worker on the bus; the sequences that it was asked about."""
+    bus, asked = MemoryBus(), list[str]()
+
+    async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
+        scores = []
+        for rollout in rollouts:
+            batch = decode(rollout.sequence)
+            tokens, logprobs = (column[batch.token("loss_mask").bool()] for column in said(batch))
+            made = score_for(rollout, "teacher", "teacher-0")
+            made.candidates, made.candidates_digest = encode_columns(
+                {"tokens": tokens.int(), "logprobs": logprobs}
+            )
+            tamper(made)
+            asked.append(rollout.group_id.partition("/")[2])
+            scores.append(made)
+        return scores
+
+    worker = asyncio.create_task(ScoreWorker(bus.another(), "teacher", frozenset({"train"}), score).run())
+    try:
+        async with Exchange(bus, 1, asyncio.Event(), lambda text: None) as exchange:
+            scores = RowScores(exchange, ["teacher"], 20.0, 1)
+            yield FrozenTeacher(scores, FrozenCache(folder, "teacher", 1), 2.5, most_kept), asked
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+
+
+async def read(teacher: FrozenTeacher, batch: Batch) -> dict[str, float]:
+    step = StepFigures(1)
+    await teacher.read(batch, step)
+    return step.metrics
+
+
+async def test_candidates_are_added_and_kept(tmp_path: Path) -> None:
+    async with teaching(tmp_path) as (teacher, asked):
+        batch = rows([1, 2, 3], [1, 4], [5])
+        figures = await read(teacher, batch)
+        assert figures["teacher/kept_share"] == 0 and figures["seconds/teacher"] > 0
+        tokens, logprobs = said(batch)
+        assert batch.token("candidates").dtype == torch.int64
+        assert torch.equal(batch.token("candidates"), tokens)
+        torch.testing.assert_close(batch.token("candidate_logprobs"), logprobs)
+        assert batch.scalars["candidates_temperature"] == 2.5
+        assert sorted(asked) == ["0/0", "0/1", "0/2"]
+
+        second = rows([7, 8], [1, 2, 3])
+        assert (await read(teacher, second))["teacher/kept_share"] == 0.5
+        assert torch.equal(second.token("candidates"), said(second)[0])
+        assert asked[3:] == ["0/0"]
+
+
+async def test_beyond_the_most_that_is_kept_it_is_asked_again(tmp_path: Path) -> None:
+    async with teaching(tmp_path, most_kept=1) as (teacher, asked):
+        for _ in range(2):
+            for sequence in ([1, 2, 3], [1, 4]):
+                batch = rows(sequence)
+                await read(teacher, batch)
+                assert torch.equal(batch.token("candidates"), said(batch)[0])
+        assert len(asked) == 3  # the first one is kept, and then it is full
+
+
+def of_another_length(score: scoring_pb2.Score) -> None:
+    score.candidates, score.candidates_digest = encode_columns(
+        {"tokens": torch.zeros(1, 2, dtype=torch.int32), "logprobs": torch.zeros(1, 2)}
+    )
+
+
+def cut_short(score: scoring_pb2.Score) -> None:
+    score.candidates = score.candidates[:-1]
+
+
+def given_up(score: scoring_pb2.Score) -> None:
+    score.error, score.permanent = "the teacher's log-probabilities are not finite", True
+
+
+@pytest.mark.parametrize(
+    ("tamper", "cause"),
+    [
+        (of_another_length, r"the teacher sent \{.*\(1, 2\).*\} for the 2 response tokens of 0/0"),
+        (cut_short, "what the teacher said of 0/0 cannot be read"),
+        (given_up, "are not finite"),
+    ],
+)
+async def test_what_does_not_fit_fails_the_job(tamper: Tamper, cause: str, tmp_path: Path) -> None:
+    async with teaching(tmp_path, tamper) as (teacher, _):
+        with pytest.raises(JobFailed, match=cause):
+            await read(teacher, rows([1, 2, 3]))

@@ -1,0 +1,60 @@
+"""Rows that a reference is asked about over the bus fit its messages, or the job says so at its start."""
+
+from typing import Any
+
+import pytest
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.data.prepared import DataReport, Report
+from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.payload import check_payload
+from support.bad_specs import whole_job
+
+
+def job(changes: dict[str, Any]) -> AlignmentJob:
+    return AlignmentJob.model_validate(whole_job("rewardModel", changes))
+
+
+def report(prompt: int, response: int) -> Report:
+    train = DataReport(
+        kind="preferences",
+        source="pairs.jsonl",
+        rows_read=1,
+        rows_kept=1,
+        dropped=0,
+        truncated=0,
+        unknown_tokens=0,
+        longest_prompt=prompt,
+        longest_response=response,
+        longest_sequence=prompt + response,
+        longest_context_bytes=0,
+        columns_left_out=[],
+    )
+    return Report(context=None, train=train, validation=None)
+
+
+DPO = {"spec.algorithm": {"dpo": {}}}
+
+
+SAMPLED = {
+    "spec.validation": {"data": {"preferences": {"source": {"path": "held.jsonl"}}}, "sampling": {}},
+    "spec.rollout": {"sampling": {"maxTokens": 1}},
+}
+
+
+@pytest.mark.parametrize("beside", [{}, SAMPLED], ids=["rows-alone", "validated-on-samples"])
+def test_a_row_that_does_not_fit_is_named_with_its_remedies(beside: dict[str, Any]) -> None:
+    check_payload(job(DPO | beside), report(100, 5000), 40_000)
+    with pytest.raises(JobFailed, match=r"5100 tokens\) may take 33692 bytes.*data.preferences.maxTokens"):
+        check_payload(job(DPO | beside), report(100, 5000), 33_000)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        DPO | {"spec.reference": {"placement": "WithTrainer"}},
+        {"spec.algorithm": {"simpo": {}}},
+    ],
+)
+def test_what_does_not_go_over_the_bus_may_be_long(changes: dict[str, Any]) -> None:
+    check_payload(job(changes), report(10_000, 10_000), 18_000)

@@ -1,0 +1,92 @@
+"""The rows on the disk, whoever is killed when."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubealign_services.driver.failures import JobFailed
+from kubealign_services.driver.making.row_file import RowFile
+
+
+def written(run_dir: Path, steps: int) -> RowFile:
+    """A file after so many steps of two rows."""
+    file = RowFile(run_dir)
+    for _ in range(steps):
+        add(file)
+    return file
+
+
+def add(file: RowFile) -> None:
+    state = file.state.next(2)
+    file.append([{"row": state.rows}, {"row": state.rows + 1, "text": "ü\n"}], state)
+
+
+def result(run_dir: Path) -> list[dict[str, Any]]:
+    lines = (run_dir / "result" / "data.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_what_was_written_is_found_again(tmp_path: Path) -> None:
+    written(tmp_path, 3)
+    file = RowFile(tmp_path)
+    assert (file.state.step, file.state.position, file.state.rows) == (3, 6, 6)
+    add(file)
+    file.finish()
+    assert [row["row"] for row in result(tmp_path)] == list(range(8))
+    assert result(tmp_path)[1]["text"] == "ü\n"
+
+
+def test_rows_of_a_step_that_did_not_end_are_cut_off(tmp_path: Path) -> None:
+    """Killed between the rows and the state: the next attempt makes the same step again."""
+    written(tmp_path, 2)
+    with (tmp_path / "making" / "rows.jsonl").open("a") as file:
+        file.write('{"row": 4}\n{"row"')
+    again = RowFile(tmp_path)
+    add(again)
+    again.finish()
+    assert [row["row"] for row in result(tmp_path)] == list(range(6))
+
+
+@pytest.mark.parametrize("spoil", ["changed", "cut", "gone"])
+def test_rows_that_are_not_what_was_written_end_the_job(tmp_path: Path, spoil: str) -> None:
+    written(tmp_path, 2)
+    path = tmp_path / "making" / "rows.jsonl"
+    data = path.read_bytes()
+    if spoil == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data[:-1] if spoil == "cut" else data.replace(b"3", b"7", 1))
+    with pytest.raises(JobFailed, match=r"rows\.jsonl is not what was written: its first \d+ bytes"):
+        RowFile(tmp_path)
+
+
+def test_a_result_is_taken_back_for_more_steps(tmp_path: Path) -> None:
+    file = written(tmp_path, 1)
+    file.finish()
+    assert file.finished
+    more = RowFile(tmp_path)
+    assert more.finished and more.state.step == 1
+    add(more)
+    assert not more.finished
+    more.finish()
+    assert [row["row"] for row in result(tmp_path)] == list(range(4))
+
+
+def test_a_step_without_rows_is_a_step(tmp_path: Path) -> None:
+    file = RowFile(tmp_path)
+    file.append([], file.state.next(5))
+    assert (RowFile(tmp_path).state.step, RowFile(tmp_path).state.position) == (1, 5)
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, 1)
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device", "/full")
+
+    monkeypatch.setattr("kubealign_services.driver.making.row_file.replace", full)
+    with pytest.raises(JobFailed, match="step 2 was not written: No space left on device at /full"):
+        add(file)
+    assert RowFile(tmp_path).state.step == 1

@@ -1,0 +1,31 @@
+"""Which claims the pods of a job see."""
+
+from kubealign.spec.dependencies import dependencies
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.status import Dependency
+from kubealign_operator.render.claims import claims
+
+
+def test_every_model_of_an_ensemble_is_seen() -> None:
+    models = [
+        {"volume": {"claimName": "models", "path": "one"}},
+        {"volume": {"claimName": "others", "path": "two"}},
+        {"job": {"name": "three"}},
+    ]
+    job = AlignmentJob.model_validate(
+        {
+            "metadata": {"name": "annotated"},
+            "spec": {
+                "maxSteps": 1,
+                "algorithm": {"annotate": {}},
+                "policy": {"model": {"path": "/image/model"}},
+                "data": {"demonstrations": {"source": {"volume": {"claimName": "data", "path": "x.jsonl"}}}},
+                "rewards": [{"name": "both", "ensemble": {"models": models}}],
+                "checkpoint": {"volume": {"claimName": "runs"}},
+            },
+        }
+    )
+    assert dependencies(job) == {"three"}
+    three = Dependency(name="three", claim_name="results", path="three/result")
+    written = {"data": False, "models": False, "others": False, "results": False, "runs": True}
+    assert claims(job, [three]) == written

@@ -1,0 +1,42 @@
+"""A job that makes data: no trainer, and nobody waits for one."""
+
+from support.rendering.cluster import Cluster
+from support.rendering.jobs import Json, alignment_job
+
+
+def generate() -> Json:
+    volume = {"volume": {"claimName": "models", "path": "base"}}
+    spec = {
+        "maxSteps": 10,
+        "algorithm": {"generate": {}},
+        "policy": {"model": volume},
+        "data": {"prompts": {"source": {"volume": {"claimName": "data", "path": "prompts.jsonl"}}}},
+        "rollout": {"replicas": 2},
+        "checkpoint": {"volume": {"claimName": "runs", "path": "team"}},
+    }
+    return alignment_job("drafts", spec)
+
+
+def test_its_life_has_no_trainer_in_it() -> None:
+    cluster = Cluster(generate())
+    cluster.settle()
+    for _ in range(6):
+        cluster.settle()
+        for name in list(cluster.pods):
+            if cluster.pods[name]["status"].get("phase") in (None, "Pending"):
+                cluster.run(name)
+        cluster.settle()
+        prepare = next((name for name in cluster.pods if "prepare" in name), None)
+        if prepare is not None and cluster.pods[prepare]["status"]["phase"] == "Running":
+            cluster.end(prepare, 0)
+    made = {name.removeprefix("drafts-") for name in cluster.made}
+    roles = {name.split("-")[0] for name in made}
+    assert {"prepare", "rollout", "driver", "nats"} == roles, made
+    assert cluster.job["status"]["phase"] == "Running"
+    driver = next(name for name in cluster.pods if "driver" in name)
+    cluster.end(driver, 0)
+    cluster.settle()
+    status = cluster.job["status"]
+    assert status["phase"] == "Succeeded"
+    assert status["result"] == {"claimName": "runs", "path": status["result"]["path"]}
+    assert status["result"]["path"].endswith("/result")

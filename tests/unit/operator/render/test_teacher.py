@@ -1,0 +1,34 @@
+"""The teacher's pod: one of its own, laid over by its own template, with its model's volume."""
+
+from typing import Any
+
+from kubealign.roles import roles
+from kubealign_operator.render.parsing import parse
+from kubealign_operator.render.pods import pod
+from kubealign_operator.render.scene import Scene
+from support.rendering.jobs import PLATFORM, UID, sft
+
+
+def test_the_teacher_has_a_pod_of_its_own() -> None:
+    template = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 2}}}]}}
+    job = parse(
+        sft(
+            algorithm={"distillation": {}},
+            teacher={"model": {"volume": {"claimName": "large", "path": "70b"}}, "podTemplate": template},
+        )
+    )
+    scene = Scene(job.name, "team", UID, job, PLATFORM)
+    processes = roles(job)
+    assert [process.name for process in processes] == ["prepare", "trainer-0", "teacher-0", "driver"]
+    rendered: dict[str, Any] = {each.name: pod(scene, each, processes, 0) for each in processes}
+    main = rendered["teacher-0"]["spec"]["containers"][0]
+    assert "kubealign_services.teacher.main" in str(main)
+    assert main["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    assert "nvidia.com/gpu" not in str(rendered["trainer-0"])
+    for name in ("prepare", "teacher-0"):
+        claims = [
+            volume["persistentVolumeClaim"]["claimName"]
+            for volume in rendered[name]["spec"]["volumes"]
+            if "persistentVolumeClaim" in volume
+        ]
+        assert "large" in claims, name
