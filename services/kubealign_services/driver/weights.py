@@ -4,7 +4,7 @@ import asyncio
 from typing import Protocol
 
 from kubealign_services.driver.report import StepFigures
-from kubealign_services.refit.broadcast import WeightsBroadcast
+from kubealign_services.refit.broadcast import RefitReport, WeightsBroadcast
 
 
 class Weights(Protocol):
@@ -57,7 +57,7 @@ class EveryStep:
 
     def __init__(self, broadcast: WeightsBroadcast) -> None:
         self._broadcast = broadcast
-        self._figures: dict[str, float] = {}
+        self._report: RefitReport | None = None
 
     async def publish(self, version: int) -> None:
         await self._broadcast.publish(version)
@@ -67,14 +67,16 @@ class EveryStep:
 
     async def settled(self, step: StepFigures) -> None:
         await self.ensure(step.step - 1)
-        step.add(self._figures)
-        self._figures = {}
+        if self._report is not None:
+            # Only now: workers beyond the quorum have answered while this step's samples were made.
+            step.add(self._report.metrics())
+        self._report = None
 
     async def ensure(self, version: int) -> None:
         await self.proven(version)
 
     async def proven(self, version: int) -> None:
-        self._figures |= await self._broadcast.settled()
+        self._report = await self._broadcast.settled() or self._report
         # One that failed, or that never began because the loop was broken off, proves nothing.
         if self._broadcast.reached != version:
             await self._broadcast.publish(version)

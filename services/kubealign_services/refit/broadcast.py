@@ -38,6 +38,7 @@ class RefitReport:
     """One version's way to its quorum.
 
     seconds: from asking the trainer to the quorum. snapshot_seconds: until the trainer answered.
+    committed: grows with those that answer after the quorum, until the next version is announced.
     """
 
     version: int
@@ -140,7 +141,7 @@ class WeightsBroadcast:
                     snapshot_seconds=snapshot_seconds,
                     size_bytes=announcement.size_bytes,
                     retries=attempt,
-                    committed=dict(quorum.committed),
+                    committed=quorum.committed,
                     quarantined=self.quarantined,
                 )
                 return self._report
@@ -170,8 +171,8 @@ class WeightsBroadcast:
         Raises what it raised."""
         await asyncio.shield(self._broken)
 
-    async def settled(self) -> dict[str, float]:
-        """Wait for what is under way. The figures of the last broadcast, once. Raises what it raised."""
+    async def settled(self) -> RefitReport | None:
+        """Wait for what is under way. The report of the last broadcast, once. Raises what it raised."""
         if self._underway is not None:
             try:
                 await asyncio.shield(self._underway)
@@ -179,7 +180,7 @@ class WeightsBroadcast:
                 if self._underway.done():
                     self._underway = None
         report, self._report = self._report, None
-        return {} if report is None else report.metrics()
+        return report
 
     async def _snapshot(self, version: int) -> refit_pb2.WeightsAnnouncement:
         try:

@@ -122,7 +122,9 @@ async def test_the_adapter_alone_travels_and_everybody_computes_what_the_trainer
             await first.wait_for(1, version, timeout=10)
             assert engine.sequence_logprobs(probe) == pytest.approx(site.logprobs(probe), abs=2e-5)
             site.train(version + 1)
-        figures = await broadcast.settled()
+        report = await broadcast.settled()
+        assert report is not None
+        figures = report.metrics()
         assert figures["refit/canary_gap"] < 1e-4
         # Yesterday's weights would not have passed.
         assert site.logprobs(probe) != pytest.approx(base, abs=1e-2)

@@ -151,7 +151,9 @@ async def test_trainer_and_engine_agree_after_every_refit(
                 moved = zip(before, trainer_logprobs(canary.tokens), strict=True)
                 assert max(abs(then - now) for then, now in moved) > 0.01
             assert versions == [step for step in range(STEPS) for _ in range(2)]
-            figures = await broadcast.settled()
+            report = await broadcast.settled()
+            assert report is not None
+            figures = report.metrics()
             used = "shared_memory" if transport is Transport.SHARED_MEMORY else "stream"
             assert figures[f"refit/{used}_workers"] == 1
         await bus.close()

@@ -361,7 +361,9 @@ async def test_nothing_begins_while_a_worker_drains(stage: Any) -> None:
             await receiver.worker.wait_for(1, 0, timeout=0.05)
         receiver.idle.set()
         await receiver.worker.wait_for(1, 0, timeout=5)
-        assert (await broadcast.settled())["weights/version"] == 1
+        report = await broadcast.settled()
+        assert report is not None
+        assert report.version == 1
 
 
 async def test_a_worker_past_its_deadline_says_what_it_waited_for(stage: Any) -> None:
@@ -377,13 +379,15 @@ async def test_settled_raises_what_the_task_raised_and_tells_figures_once(stage:
     sender = stage.sender()
     receiver = stage.receiver("rollout-0", sender)
     async with stage.broadcast(sender) as broadcast:
-        assert await broadcast.settled() == {}
+        assert await broadcast.settled() is None
         broadcast.publish_soon(0)
         with pytest.raises(RuntimeError, match="version 1 cannot be published before"):
             broadcast.publish_soon(1)
-        figures = await broadcast.settled()
+        report = await broadcast.settled()
+        assert report is not None
+        figures = report.metrics()
         assert (figures["weights/version"], figures["refit/workers"]) == (0, 1)
-        assert await broadcast.settled() == {}
+        assert await broadcast.settled() is None
 
         def fail() -> None:
             raise RuntimeError("no memory")
@@ -394,7 +398,25 @@ async def test_settled_raises_what_the_task_raised_and_tells_figures_once(stage:
             await broadcast.settled()
         receiver.before_copy = lambda: None
         await broadcast.publish(2)
-        assert (await broadcast.settled())["weights/version"] == 2
+        report = await broadcast.settled()
+        assert report is not None
+        assert report.version == 2
+
+
+async def test_the_figures_count_workers_that_answered_after_the_quorum(stage: Any) -> None:
+    sender = stage.sender()
+    stage.receiver("rollout-0", sender)
+    late = stage.receiver("rollout-1", sender)
+    late.idle.clear()
+    async with stage.broadcast(sender, min_replicas=1, replicas=2) as broadcast:
+        report = await broadcast.publish(0)
+        assert report.metrics()["refit/workers"] == 1
+        late.idle.set()
+        await late.worker.wait_for(1, 0, timeout=5)
+        # Its answer leaves after its commit.
+        async with asyncio.timeout(5):
+            while report.metrics()["refit/workers"] < 2:
+                await asyncio.sleep(0.01)
 
 
 async def test_what_the_trainer_raises_comes_through_and_a_silent_one_has_a_deadline(stage: Any) -> None:
