@@ -38,6 +38,12 @@ $(VENV)/.dev: $(VENV)/.services requirements/dev.txt
 	$(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/dev.txt
 	@touch $@
 
+# A Triton server's Python backend has an environment of its own, with an older numpy.
+$(VENV)/.triton: $(RUN)/uv requirements/triton.txt
+	$(RUN)/uv venv --quiet --clear --python $(RUN)/python $(VENV)/triton
+	$(RUN)/uv pip install --python $(VENV)/triton/bin/python --quiet --require-hashes -r requirements/triton.txt
+	@touch $@
+
 $(VENV)/.bench: $(VENV)/.services requirements/bench.txt
 	$(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/bench.txt
 	@touch $@
@@ -124,12 +130,13 @@ screenshots: $(VENV)/.dev ## Make the documentation's pictures again, of real ru
 	PYTHONPATH=tests $(RUN)/python -m tests.bench.screenshots
 
 lock: $(RUN)/uv ## Pin every version again
-	$(RUN)/uv pip compile pyproject.toml --extra services --extra dashboard --extra trackers requirements/build.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/services.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers requirements/build.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/services.txt
 	$(RUN)/uv pip compile pyproject.toml --extra operator -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/operator.txt
 	$(RUN)/uv pip compile pyproject.toml --extra dashboard -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dashboard.txt
 	$(RUN)/uv pip compile requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/build.txt
-	$(RUN)/uv pip compile pyproject.toml --extra services --extra dashboard --extra trackers --extra operator --group dev requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dev.txt
-	$(RUN)/uv pip compile pyproject.toml --extra services --extra dashboard --extra trackers --group bench requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/bench.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers --extra operator --group dev requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dev.txt
+	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers --group bench requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/bench.txt
+	$(RUN)/uv pip compile requirements/triton.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/triton.txt
 	$(RUN)/uv pip compile --group cluster --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/cluster.txt
 
 clean: ## Remove the environment and all runs

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from kubealign.spec.algorithms import Algorithm as AlgorithmUnion
-from kubealign.spec.rollout import TorchEngine as EngineSpec
-from kubealign.spec.training import Precision, Trainer
+from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.precision import Precision
+from kubealign.spec.training import Trainer
 from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.batch.packed import Batch
 from kubealign_services.data.architecture import make_model

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from kubealign.spec.engines import TorchEngine as EngineSpec
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.rollout import TorchEngine as EngineSpec
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.data.prepared import Prepared, PreparedRow
 from kubealign_services.driver.exchange import Exchange
@@ -22,7 +22,7 @@ from kubealign_services.driver.making.row_file import RowFile
 from kubealign_services.driver.report import Report as StepReport
 from kubealign_services.generation.torch_engine.engine import TorchEngine
 from kubealign_services.rollout.fixed_weights import VERSION, FixedWeights
-from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.generator import SteppedGenerator
 from kubealign_services.rollout.worker import RolloutWorker
 from support.prepared_report import report
 
@@ -84,7 +84,7 @@ async def made(
 async def _worked(engine: TorchEngine) -> AsyncIterator[MemoryBus]:
     """A bus with a rollout worker on it."""
     bus = MemoryBus()
-    generator = Generator(engine, _compute)
+    generator = SteppedGenerator(engine, _compute)
     worker = RolloutWorker("rollout-0", bus.another(), generator, FixedWeights(), 128)
     async with asyncio.TaskGroup() as running:
         tasks = [running.create_task(generator.run()), running.create_task(worker.run())]

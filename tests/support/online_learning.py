@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from kubealign.spec.algorithms import Algorithm as AlgorithmUnion
+from kubealign.spec.engines import TorchEngine as EngineSpec
 from kubealign.spec.rewards import Reward, RewardFunction
 from kubealign.spec.rollout import Sampling
-from kubealign.spec.rollout import TorchEngine as EngineSpec
 from kubealign.spec.training import Trainer
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.algorithms.loading import make_algorithm

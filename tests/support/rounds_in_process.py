@@ -11,8 +11,8 @@ import xxhash
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from kubealign.spec.engines import TorchEngine as EngineSpec
 from kubealign.spec.job import AlignmentJob
-from kubealign.spec.rollout import TorchEngine as EngineSpec
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.batch.codec import decode
@@ -31,7 +31,7 @@ from kubealign_services.driver.token_texts import TokenTexts, decoder
 from kubealign_services.driver.validation_figures import ValidationSample
 from kubealign_services.generation.torch_engine.engine import TorchEngine
 from kubealign_services.rollout.fixed_weights import FixedWeights
-from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.generator import SteppedGenerator
 from kubealign_services.rollout.worker import RolloutWorker
 from kubealign_services.scoring.worker import ScoreWorker, score_for
 from kubealign_services.training.contract import Head, UpdatePlan
@@ -150,7 +150,7 @@ class LocalTrainer:
 class LocalWeights:
     """Gives the engine the trainer's weights."""
 
-    def __init__(self, policy: Policy, generator: Generator) -> None:
+    def __init__(self, policy: Policy, generator: SteppedGenerator) -> None:
         self._policy = policy
         self._generator = generator
 
@@ -233,7 +233,7 @@ async def rounds_job(
         document["spec"]["rewards"] = [{"name": "task", "function": {"module": "task:reward"}}]
     job = AlignmentJob.model_validate(document)
     bus, stop = MemoryBus(), asyncio.Event()
-    generator = Generator(policy._engine, _compute)
+    generator = SteppedGenerator(policy._engine, _compute)
     worker = RolloutWorker("rollout-0", _Noting(bus.another(), policy.asked), generator, AnyVersion(), 256)
 
     async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:

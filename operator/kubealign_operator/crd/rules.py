@@ -33,6 +33,7 @@ from kubealign.spec.pod_volumes import RESERVED_FOLDERS, RESERVED_VOLUMES, Volum
 from kubealign.spec.rewards import SOURCES, Reward
 from kubealign.spec.rollout import Rollout, Sampling
 from kubealign.spec.trackers import MEMBERS, Tracker
+from kubealign.spec.training import Trainer
 from kubealign.spec.validation import EarlyStopping, Target, ValidationScore
 from kubealign_operator.crd.rule import Rule, text
 
@@ -57,6 +58,27 @@ def union(model: type[Union]) -> list[Rule]:
     if model.default_member is None:
         return one_of(names)
     return [at_most_one_of(names)] if len(names) > 1 else []
+
+
+def _layout() -> Iterator[Rule]:
+    """Of a trainer whose ranks are split by megatron."""
+    held, split = "self.backend.megatron", "has(self.backend.megatron)"
+    shared = f"{held}.tensorParallel * {held}.pipelineParallel"
+    yield Rule(
+        f"!{split} || self.ranks % ({shared} * {held}.contextParallel) == 0",
+        "must be a multiple of tensorParallel x pipelineParallel x contextParallel",
+        at=".ranks",
+    )
+    yield Rule(
+        f"!{split} || self.ranks % ({shared} * {held}.expertParallel) == 0",
+        "x tensorParallel x pipelineParallel must divide trainer.ranks",
+        at=".backend.megatron.expertParallel",
+    )
+    yield Rule(
+        f"!{split} || {held}.expertParallel == 1 || {held}.tensorParallel == 1 || {held}.sequenceParallel",
+        "must be true where both expertParallel and tensorParallel are above 1",
+        at=".backend.megatron.sequenceParallel",
+    )
 
 
 def _holds(field: str, name: str) -> Rule:
@@ -165,6 +187,7 @@ _OWN: dict[type[BaseModel], list[Rule]] = {
             at=".minReplicas",
         )
     ],
+    Trainer: list(_layout()),
     Critic: [
         Rule(
             "self.headInit != 'RewardModel' || !has(self.model) || !has(self.model.config)",

@@ -5,27 +5,11 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from kubealign.spec.base import MOST, ShortText, Spec, Union, incoherent
+from kubealign.spec.base import MOST, ShortText, Spec, incoherent
+from kubealign.spec.engines import Engine, TorchEngine
 from kubealign.spec.paths import Place
 from kubealign.spec.pod_template import PodTemplate
-from kubealign.spec.training import Precision
 from kubealign.spec.workflow import ToolFunction, Workflow, WorkflowFunction
-
-
-class TorchEngine(Spec):
-    """Our own engine on PyTorch: continuous batching over a KV cache."""
-
-    precision: Precision = Field(Precision.FLOAT32, description="Of weights, cache and arithmetic.")
-    max_sequences: int = Field(128, ge=1, le=MOST, description="Sequences generated at the same time.")
-    prefill_tokens: int = Field(4096, ge=1, le=MOST, description="Most prompt tokens of one forward pass.")
-
-
-class Engine(Union):
-    """What generates."""
-
-    default_member = "torch"
-
-    torch: TorchEngine | None = Field(None, description="Our own engine on PyTorch.")
 
 
 class Sampling(Spec):

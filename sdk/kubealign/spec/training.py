@@ -3,19 +3,14 @@
 from enum import StrEnum
 from typing import Annotated, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from kubealign.spec.base import MOST, Spec, Union
+from kubealign.spec.base import MOST, Spec, Union, incoherent
+from kubealign.spec.megatron import MegatronBackend
 from kubealign.spec.pod_template import PodTemplate
+from kubealign.spec.precision import Precision
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-class Precision(StrEnum):
-    """Float32: all in fp32. BFloat16: in bf16, but for the trainer's master weights and optimiser in fp32."""
-
-    FLOAT32 = "Float32"
-    BFLOAT16 = "BFloat16"
 
 
 class TorchBackend(Spec):
@@ -39,6 +34,7 @@ class Backend(Union):
     default_member = "torch"
 
     torch: TorchBackend | None = Field(None, description="Plain PyTorch.")
+    megatron: MegatronBackend | None = Field(None, description="NVIDIA's megatron-core.")
 
 
 class AdamW(Spec):
@@ -157,6 +153,27 @@ class Trainer(Spec):
         description="A command (a step, a save) that has not ended by then counts as a lost trainer.",
     )
     pod_template: PodTemplate | None = Field(None, description="Patch of the ranks' pods.")
+
+    @model_validator(mode="after")
+    def _layout(self) -> "Trainer":
+        megatron = self.backend.megatron
+        if megatron is None:
+            return self
+        if self.ranks % megatron.model_parallel:
+            text = (
+                "must be a multiple of tensorParallel x pipelineParallel x contextParallel "
+                f"({megatron.model_parallel})"
+            )
+            raise incoherent("Trainer", (("ranks",), self.ranks, text))
+        if self.ranks % (megatron.tensor_parallel * megatron.pipeline_parallel * megatron.expert_parallel):
+            text = "x tensorParallel x pipelineParallel must divide trainer.ranks"
+            place = ("backend", "megatron", "expertParallel")
+            raise incoherent("Trainer", (place, megatron.expert_parallel, f"{text} ({self.ranks})"))
+        if megatron.expert_parallel > 1 and megatron.tensor_parallel > 1 and not megatron.sequence_parallel:
+            place = ("backend", "megatron", "sequenceParallel")
+            text = "must be true where both expertParallel and tensorParallel are above 1"
+            raise incoherent("Trainer", (place, megatron.sequence_parallel, text))
+        return self
 
 
 class HeadInit(StrEnum):

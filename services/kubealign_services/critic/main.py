@@ -13,10 +13,10 @@ from kubealign_services.process.context import Context
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.process.run import run
 from kubealign_services.scoring.models import load_reward_model
+from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head, TrainingBackend
 from kubealign_services.training.core import StepPlan, TrainingCore
 from kubealign_services.training.serving import Handler, core_handlers, handler, serve_group
-from kubealign_services.training.torch_backend.backend import TorchBackend
 
 
 async def serve(context: Context) -> None:
@@ -58,7 +58,7 @@ def _backend(context: Context, prepared: Prepared) -> TrainingBackend:
     spec = context.job.spec
     critic = spec.effective_critic
     assert critic is not None
-    return TorchBackend.create(
+    return create_backend(
         prepared.model("critic"),
         Head.VALUE,
         critic,

@@ -1,6 +1,7 @@
 """What a rollout engine is: requests in, finished samples out, one step at a time."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -72,9 +73,53 @@ class RequestRefused(ValueError):
     the vocabulary."""
 
 
+class Generator(Protocol):
+    """What a rollout worker needs of an engine, wherever that runs: in the process (`SteppedGenerator` over a
+    RolloutEngine), or in a server. Used on one event loop; `run` must be running for anything to come.
+
+    The same request gives the same samples whatever else runs beside it.
+    """
+
+    load: EngineLoad
+
+    @property
+    def in_flight(self) -> int:
+        """Groups that have not been handed out whole."""
+
+    async def run(self) -> None:
+        """Work for ever. Raises what ends the engine for good."""
+
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
+        """The group's samples, each as soon as it is finished. Leaving early frees what it held. Raises
+        RequestRefused; EngineLost where the engine went away under it."""
+
+    def drained(self) -> AbstractAsyncContextManager[None]:
+        """Wait until nothing runs; nothing starts until the block ends."""
+
+    async def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """As `RolloutEngine.refit`. Call it within `drained`."""
+
+    async def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+        """As `RolloutEngine.adapt`. Call it within `drained`."""
+
+    async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
+        """Log-probability of each token after the first, at temperature 1. Call it within `drained`."""
+
+    async def continuation_logprobs(
+        self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
+    ) -> tuple[list[list[float]], int]:
+        """Log-probability of each continuation's tokens after the prompt, at temperature 1, and the version
+        of the weights. Beside what runs, but not while `drained` is held. Raises RequestRefused."""
+
+
+class EngineLost(ConnectionError):
+    """The engine's server went away while it held the request, or has not come back within its deadline. The
+    work can be done again by whoever has an engine; this worker needs its weights anew."""
+
+
 class RolloutEngine(Protocol):
-    """Not thread-safe: one thread calls it. The same request gives the same sample whatever else runs beside
-    it."""
+    """An engine in the process. Not thread-safe: one thread calls it. The same request gives the same sample
+    whatever else runs beside it."""
 
     version: int
 

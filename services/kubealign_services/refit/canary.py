@@ -6,7 +6,7 @@ from typing import Self
 
 import xxhash
 
-from kubealign.spec.training import Precision
+from kubealign.spec.precision import Precision
 from kubealign.v1 import refit_pb2
 
 #: Nats. In bf16 two right implementations differ by up to some hundredths on one token.

@@ -8,7 +8,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.generation.contract import RolloutEngine
 from kubealign_services.rpc.errors import OutOfOrder, StaleFence
 
 #: The version of weights that nobody has trained.
@@ -40,13 +39,9 @@ class FixedWeights:
         return None
 
 
-def load_weights(engine: RolloutEngine, folder: Path) -> None:
-    """Give an engine the weights of a Hugging Face folder. Raises OSError where it has none, ValueError where
-    they are not the engine's."""
-    engine.refit(_weights(folder), VERSION)
-
-
-def _weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
+def folder_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of all weights of a Hugging Face folder, tied ones once. Raises OSError where it has
+    none."""
     # By the model's own loading, which knows the names of every version and layout of the files.
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
     seen: set[int] = set()

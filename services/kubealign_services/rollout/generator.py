@@ -19,7 +19,7 @@ from kubealign_services.generation.contract import (
 Compute = Callable[..., Awaitable[Any]]
 
 
-class Generator:
+class SteppedGenerator:
     """Feeds an engine and hands out its samples as they finish. `run` must be running for anything to
     come."""
 

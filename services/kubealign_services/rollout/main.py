@@ -1,7 +1,7 @@
 """A rollout worker: `python -m kubealign_services.rollout.main SETTINGS.json`."""
 
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -9,8 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from kubealign.spec.rollout import Rollout
 from kubealign_services.bus.contract import Bus
 from kubealign_services.data.prepared import load_prepared
-from kubealign_services.generation.contract import EngineLoad
-from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.generation.contract import Generator
 from kubealign_services.process.context import Context
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.process.run import run
@@ -18,15 +17,14 @@ from kubealign_services.process.until_stopped import until_stopped
 from kubealign_services.refit.receiver import WeightsReceiver
 from kubealign_services.refit.stream import PeerStreams
 from kubealign_services.refit.worker import RefitWorker
-from kubealign_services.rollout.fixed_weights import FixedWeights, load_weights
-from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.engines import opened_generator
+from kubealign_services.rollout.fixed_weights import VERSION, FixedWeights, folder_weights
 from kubealign_services.rollout.servicer import RolloutServicer
 from kubealign_services.rollout.weights import WorkerWeights
 from kubealign_services.rollout.worker import RolloutWorker
 from kubealign_services.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.rollout.workflow.opened import opened_samples
 from kubealign_services.scoring.errors import RewardMissing
-from kubealign_services.telemetry.metrics import Metrics
 from kubealign_services.telemetry.pace import Rate
 
 
@@ -37,21 +35,21 @@ async def serve(context: Context) -> None:
     if rollout is None:
         raise PermanentFailure(f"{context.job.spec.algorithm.member} does not sample in this job")
     prepared = load_prepared(settings.run_dir)
-    engine = await context.compute(TorchEngine.create, prepared.model("policy"), rollout.engine.value)
-    generator = Generator(engine, context.compute, token_counter(context.metrics))
+    folder = prepared.model("policy")
+    trains, trainer = context.job.spec.algorithm.value.trains, context.job.spec.trainer
     timeout = rollout.refit.timeout_seconds
-    async with context.bus() as bus:
-        if context.job.spec.algorithm.value.trains:
-            if context.job.spec.trainer.lora is not None:
-                # What the adapters that come are adapters to.
-                await context.compute(load_weights, engine, prepared.model("policy"))
-            async with PeerStreams(settings.tls) as streams:
-                receiver = WeightsReceiver(settings.shared_memory, streams, timeout)
-                refit = RefitWorker(settings.name, bus, receiver, generator, timeout)
-                await _work(context, bus, generator, rollout, prepared.tokenizer, refit, refit.run())
-        else:
-            await context.compute(load_weights, engine, prepared.model("policy"))
+    async with context.bus() as bus, opened_generator(context, rollout.engine, folder) as generator:
+        if not trains or trainer.lora is not None:
+            # Of a job with adapters: what they are adapters to.
+            async with generator.drained():
+                await generator.refit(folder_weights(folder), VERSION)
+        if not trains:
             await _work(context, bus, generator, rollout, prepared.tokenizer, FixedWeights())
+            return
+        async with PeerStreams(settings.tls) as streams:
+            receiver = WeightsReceiver(settings.shared_memory, streams, timeout)
+            refit = RefitWorker(settings.name, bus, receiver, generator, timeout)
+            await _work(context, bus, generator, rollout, prepared.tokenizer, refit, refit.run())
 
 
 async def _work(
@@ -75,19 +73,6 @@ async def _work(
                 await until_stopped(context.stop, generator.run(), worker.run(), *others)
     except (WorkflowFailed, RewardMissing) as error:
         raise PermanentFailure(str(error)) from error
-
-
-def token_counter(metrics: Metrics) -> Callable[[EngineLoad], None]:
-    """Counts what the engine has run since it was told last."""
-    seen = EngineLoad()
-
-    def observe(load: EngineLoad) -> None:
-        nonlocal seen
-        metrics.engine_tokens.labels("generated").inc(load.generated_tokens - seen.generated_tokens)
-        metrics.engine_tokens.labels("prompt").inc(load.prefilled_tokens - seen.prefilled_tokens)
-        seen = load
-
-    return observe
 
 
 def _described(generator: Generator, refit: WorkerWeights, tokens: Rate) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from kubealign_services.generation.contract import (
     Finish,
     GeneratedSample,
     GenerationRequest,
+    Generator,
     RequestRefused,
 )
-from kubealign_services.rollout.generator import Generator
 from kubealign_services.rollout.messages import Part, rollout_of
 from kubealign_services.rollout.workflow.contract import Workflow
 from kubealign_services.rollout.workflow.episode import Episode, Transcript

@@ -6,8 +6,7 @@ from contextlib import aclosing
 import grpc
 
 from kubealign.v1 import batch_pb2, rollout_pb2, rollout_pb2_grpc
-from kubealign_services.generation.contract import RequestRefused
-from kubealign_services.rollout.generator import Generator
+from kubealign_services.generation.contract import Generator, RequestRefused
 from kubealign_services.rollout.messages import parts_of
 from kubealign_services.rollout.samples import Samples
 from kubealign_services.rollout.weights import WorkerWeights

@@ -12,9 +12,8 @@ from contextlib import aclosing
 from kubealign.v1 import rollout_pb2
 from kubealign_services.bus.contract import Bus, Delivery
 from kubealign_services.bus.keepalive import in_hand
-from kubealign_services.generation.contract import RequestRefused
+from kubealign_services.generation.contract import Generator, RequestRefused
 from kubealign_services.refit.worker import Quarantined
-from kubealign_services.rollout.generator import Generator
 from kubealign_services.rollout.messages import (
     Part,
     failure_of,

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.algorithms import Pooling
+from kubealign.spec.precision import Precision
 from kubealign.spec.rewards import Aggregate
-from kubealign.spec.training import Precision
 from kubealign_services.algorithms.pooling import pooled
 from kubealign_services.batch.packed import Batch
 from kubealign_services.scoring.attributes import attribute_weights, check_alike

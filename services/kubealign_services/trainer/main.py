@@ -15,10 +15,10 @@ from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.trainer.publishing import WeightsCommand
 from kubealign_services.trainer.reference import AdapterOffCommand, ReferenceCommand
 from kubealign_services.trainer.servicer import TrainerServicer
+from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head, TrainingBackend
 from kubealign_services.training.core import StepPlan, TrainingCore
 from kubealign_services.training.serving import Handler, core_handlers, handler, serve_group
-from kubealign_services.training.torch_backend.backend import TorchBackend
 from kubealign_services.training.torch_backend.frozen import FrozenModel
 
 
@@ -84,7 +84,7 @@ def _backend(context: Context, prepared: Prepared) -> TrainingBackend:
     algorithm = spec.algorithm.value
     warmup = getattr(algorithm, "critic_warmup_steps", 0)
     pooling = getattr(algorithm, "pooling", None)
-    return TorchBackend.create(
+    return create_backend(
         prepared.model("policy"),
         Head.LANGUAGE_MODEL if pooling is None else Head.SCORE,
         spec.trainer,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
+from kubealign_services.training.slices import WeightSlice
 
 
 class Head(StrEnum):
@@ -79,6 +80,11 @@ class TrainingBackend(Protocol):
         """(Hugging Face name, CPU tensor) of every weight, an adapter merged into it, gathered; on ranks
         other than 0 the tensors are empty."""
 
+    def slices(self) -> Iterator[WeightSlice]:
+        """This rank's pieces of every weight, an adapter merged into it, in the precision of the arithmetic:
+        those of all ranks together cover each tensor of the checkpoint exactly once. Ties once, padding
+        stripped. Collective only where a piece cannot be had without the other ranks."""
+
     def adapter(self) -> AdapterSnapshot | None:
         """The adapter alone; None where all weights are trained."""
 
@@ -87,7 +93,8 @@ class TrainingBackend(Protocol):
         file names it wrote."""
 
     def load(self, directory: Path) -> None:
-        """Read what `save` wrote, for the same number of ranks. Raises CorruptCheckpoint."""
+        """Read what `save` wrote; the backend says whether in another layout too. Raises
+        CorruptCheckpoint."""
 
     def export(self, directory: Path) -> None:
         """Write a Hugging Face folder (rank 0 writes; all ranks gather): the merged model, and in `adapter/`

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from kubealign.spec import rollout as rollout_spec
+from kubealign.spec import engines as engine_spec
+from kubealign.spec.precision import Precision
 from kubealign.spec.rollout import Transport
-from kubealign.spec.training import AdamW, Lora, Optimizer, Precision, Trainer
+from kubealign.spec.training import AdamW, Lora, Optimizer, Trainer
 from kubealign.v1 import refit_pb2, training_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import pack
@@ -25,8 +26,8 @@ from kubealign_services.refit.canary import Canary
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.receiver import WeightsReceiver
 from kubealign_services.refit.worker import RefitWorker
-from kubealign_services.rollout.fixed_weights import load_weights
-from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.fixed_weights import VERSION, folder_weights
+from kubealign_services.rollout.generator import SteppedGenerator
 from kubealign_services.trainer.publishing import WeightsCommand
 from kubealign_services.trainer.reference import AdapterOffCommand
 from kubealign_services.training.contract import Head
@@ -83,15 +84,15 @@ class Site:
 
     @asynccontextmanager
     async def worker(self, name: str, base: bool = True) -> AsyncGenerator[tuple[RefitWorker, TorchEngine]]:
-        engine = TorchEngine.create(self.model, rollout_spec.TorchEngine(max_sequences=4))
+        engine = TorchEngine.create(self.model, engine_spec.TorchEngine(max_sequences=4))
         if base:
-            load_weights(engine, self.model)
+            engine.refit(folder_weights(self.model), VERSION)
 
         def compute(call: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
             return asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
         receiver = WeightsReceiver(self.shared, None, timeout=30)  # type: ignore[arg-type]
-        worker = RefitWorker(name, self.bus, receiver, Generator(engine, compute), timeout=30)
+        worker = RefitWorker(name, self.bus, receiver, SteppedGenerator(engine, compute), timeout=30)
         running = asyncio.create_task(worker.run())
         try:
             yield worker, engine
@@ -136,12 +137,12 @@ async def test_the_adapter_alone_travels_and_everybody_computes_what_the_trainer
         async with site.worker("rollout-2", base=False) as (lame, theirs):
             await asyncio.wait_for(_quarantine(lame), 10)
             assert "before the weights that it is an adapter to" in lame.cause
-            load_weights(theirs, site.model)
+            theirs.refit(folder_weights(site.model), VERSION)
             with torch.no_grad():
                 next(theirs._model.module.parameters()).mul_(0.9)
             await broadcast.publish(4)
             await asyncio.wait_for(_cause(lame, "canary"), 10)
-            load_weights(theirs, site.model)
+            theirs.refit(folder_weights(site.model), VERSION)
             site.train(5)
             await broadcast.publish(5)
             # A quorum has it; this one may still be at it.

@@ -16,9 +16,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 
 from kubealign.process import Role
 from kubealign.security.authority import Authority, write_tls
-from kubealign.spec import rollout as rollout_spec
+from kubealign.spec import engines as engine_spec
+from kubealign.spec.precision import Precision
 from kubealign.spec.rollout import Transport
-from kubealign.spec.training import AdamW, Backend, Optimizer, Precision, Trainer
+from kubealign.spec.training import AdamW, Backend, Optimizer, Trainer
 from kubealign.spec.training import TorchBackend as TorchSpec
 from kubealign.v1 import refit_pb2, trainer_pb2_grpc
 from kubealign_services.batch.packed import pack
@@ -31,7 +32,7 @@ from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.receiver import WeightsReceiver
 from kubealign_services.refit.stream import PeerStreams
 from kubealign_services.refit.worker import RefitWorker
-from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.generator import SteppedGenerator
 from kubealign_services.rpc.server import Server
 from kubealign_services.training.contract import Head, UpdatePlan
 from kubealign_services.training.torch_backend.backend import TorchBackend
@@ -78,14 +79,14 @@ def make_model(folder: Path, tied: bool) -> None:
 
 
 @asynccontextmanager
-async def generating(engine: TorchEngine) -> AsyncGenerator[Generator]:
+async def generating(engine: TorchEngine) -> AsyncGenerator[SteppedGenerator]:
     """A generator on the one thread that may call the engine."""
     with ThreadPoolExecutor(1) as thread:
 
         def compute(call: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
             return asyncio.get_running_loop().run_in_executor(thread, call, *arguments)
 
-        generator = Generator(engine, compute)
+        generator = SteppedGenerator(engine, compute)
         running = asyncio.create_task(generator.run())
         try:
             yield generator
@@ -106,7 +107,7 @@ async def test_trainer_and_engine_agree_after_every_refit(
         backend=Backend(torch=torch_spec), optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-2))
     )
     backend = TorchBackend.create(folder, Head.LANGUAGE_MODEL, trainer, total_updates=STEPS)
-    engine = TorchEngine.create(folder, rollout_spec.TorchEngine(max_sequences=4))
+    engine = TorchEngine.create(folder, engine_spec.TorchEngine(max_sequences=4))
     canary = Canary.choose(1, TOKENS, [Precision.FLOAT32])
     authority = Authority.create("refit-logprobs", timedelta(hours=1))
     tls = {role: write_tls(tmp_path / role, authority, role) for role in (Role.TRAINER, Role.ROLLOUT)}

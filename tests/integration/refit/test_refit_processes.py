@@ -20,8 +20,8 @@ import pytest
 from kubealign.local.nats_server import NatsServer
 from kubealign.process import Role
 from kubealign.security.authority import Authority, write_tls
+from kubealign.spec.precision import Precision
 from kubealign.spec.rollout import Transport
-from kubealign.spec.training import Precision
 from kubealign.v1 import refit_pb2, trainer_pb2_grpc
 from kubealign_services.bus.jetstream import JetStreamBus
 from kubealign_services.refit.broadcast import RefitFailed, WeightsBroadcast

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from kubealign.spec.training import Precision
+from kubealign.spec.precision import Precision
 from kubealign_services.batch.packed import pack
 from kubealign_services.data.tokenizers import train_characters
 from kubealign_services.scoring.models import load_reward_model

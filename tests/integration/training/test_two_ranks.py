@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from kubealign.spec.training import AdamW, Backend, Lora, Optimizer, Precision, Trainer
+from kubealign.spec.precision import Precision
+from kubealign.spec.training import AdamW, Backend, Lora, Optimizer, Trainer
 from kubealign.spec.training import TorchBackend as TorchSpec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
 from kubealign_services.batch.packed import Batch, pack

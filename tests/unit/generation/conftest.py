@@ -17,7 +17,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from kubealign.spec import rollout as rollout_spec
+from kubealign.spec import engines as engine_spec
 from kubealign_services.generation.contract import GeneratedSample, GenerationRequest
 from kubealign_services.generation.torch_engine.engine import TorchEngine
 
@@ -141,7 +141,7 @@ class Zoo:
         """With the reference's weights, version 1."""
         engine = TorchEngine.create(
             self.folder(name),
-            rollout_spec.TorchEngine(max_sequences=max_sequences, prefill_tokens=prefill_tokens),
+            engine_spec.TorchEngine(max_sequences=max_sequences, prefill_tokens=prefill_tokens),
         )
         engine.refit(self.reference(name).named_parameters(), version=1)
         return engine
@@ -189,7 +189,7 @@ def successor_engine(zoo: Zoo) -> Callable[[dict[int, int]], TorchEngine]:
         )
         config.save_pretrained(folder)
         zoo._tokenizer.save_pretrained(folder)
-        engine = TorchEngine.create(folder, rollout_spec.TorchEngine(max_sequences=4))
+        engine = TorchEngine.create(folder, engine_spec.TorchEngine(max_sequences=4))
         weights = {name: torch.zeros_like(weight) for name, weight in engine._model.module.named_parameters()}
         weights["model.embed_tokens.weight"][:, :VOCABULARY] = torch.eye(VOCABULARY)
         weights["model.norm.weight"].fill_(1)

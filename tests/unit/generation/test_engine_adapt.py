@@ -115,10 +115,10 @@ def test_what_does_not_fit_is_refused_and_the_engine_waits_for_another(zoo: Any)
 
 
 def test_no_adapter_before_its_base(zoo: Any) -> None:
-    from kubealign.spec import rollout as rollout_spec
+    from kubealign.spec import engines as engine_spec
     from kubealign_services.generation.torch_engine import TorchEngine
 
-    engine = TorchEngine.create(zoo.folder("llama-gqa"), rollout_spec.TorchEngine())
+    engine = TorchEngine.create(zoo.folder("llama-gqa"), engine_spec.TorchEngine())
     layers = adapter(zoo.reference("llama-gqa"), ("q_proj",), 1)
     with pytest.raises(RuntimeError, match="before the weights that it is an adapter to"):
         engine.adapt(named(layers), SCALE, version=1)

@@ -16,7 +16,7 @@ from transformers import (
     T5Config,
 )
 
-from kubealign.spec import rollout as rollout_spec
+from kubealign.spec import engines as engine_spec
 from kubealign_services.data.errors import DataError
 from kubealign_services.generation.contract import Finish, GenerationRequest, SamplingParameters
 from kubealign_services.generation.torch_engine import TorchEngine, UnsupportedModel
@@ -162,4 +162,4 @@ def test_a_vocabulary_too_small_for_the_tokenizer_is_refused(
     tokenizer.save_pretrained(tmp_path)
     LlamaConfig(vocab_size=100).save_pretrained(tmp_path)
     with pytest.raises(DataError, match="ids up to 271, the model's vocabulary has 100"):
-        TorchEngine.create(tmp_path, rollout_spec.TorchEngine())
+        TorchEngine.create(tmp_path, engine_spec.TorchEngine())

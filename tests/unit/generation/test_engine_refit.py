@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from kubealign.spec import rollout as rollout_spec
-from kubealign.spec.training import Precision
+from kubealign.spec import engines as engine_spec
+from kubealign.spec.precision import Precision
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
 from kubealign_services.generation.torch_engine import NonFiniteLogits, TorchEngine
 
@@ -37,7 +37,7 @@ def test_new_weights_make_new_samples_and_the_old_ones_the_old(zoo: Any, run_all
 
 
 def test_nothing_is_generated_before_the_first_refit(zoo: Any) -> None:
-    engine = TorchEngine.create(zoo.folder("llama-gqa"), rollout_spec.TorchEngine())
+    engine = TorchEngine.create(zoo.folder("llama-gqa"), engine_spec.TorchEngine())
     assert engine.version == -1
     assert engine.step() == []
     engine.add(REQUEST)
@@ -127,7 +127,7 @@ def test_weights_that_are_not_numbers_are_told(zoo: Any, run_all: Callable[..., 
 def test_bfloat16_takes_float32_weights_and_stays_near(zoo: Any, run_all: Callable[..., Any]) -> None:
     """Half the mantissa is gone: eight bits, hence a few hundredths of a nat on logits of this size."""
     engine = TorchEngine.create(
-        zoo.folder("llama-gqa"), rollout_spec.TorchEngine(precision=Precision.BFLOAT16)
+        zoo.folder("llama-gqa"), engine_spec.TorchEngine(precision=Precision.BFLOAT16)
     )
     engine.refit(weights(zoo).items(), version=1)
     exact = zoo.engine("llama-gqa").sequence_logprobs([5, 6, 7, 8, 9])

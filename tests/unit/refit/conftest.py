@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from kubealign.spec.precision import Precision
 from kubealign.spec.rollout import Transport
-from kubealign.spec.training import Precision
 from kubealign.v1 import refit_pb2
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.refit.broadcast import WeightsBroadcast

@@ -8,7 +8,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubealign.spec.training import Precision
+from kubealign.spec.precision import Precision
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.refit.canary import Canary, gap
 from kubealign_services.refit.manifest import (

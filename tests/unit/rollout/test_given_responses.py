@@ -7,15 +7,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kubealign.spec.rollout import TorchEngine as EngineSpec
+from kubealign.spec.engines import TorchEngine as EngineSpec
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.data.architecture import make_model
 from kubealign_services.data.tokenizers import train_characters
 from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.rollout.fixed_weights import FixedWeights, load_weights
-from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.fixed_weights import VERSION, FixedWeights, folder_weights
+from kubealign_services.rollout.generator import SteppedGenerator
 from kubealign_services.rollout.worker import RolloutWorker
 from kubealign_services.rpc.errors import OutOfOrder, StaleFence
 from support.tiny_jobs import ARCHITECTURE
@@ -39,7 +39,7 @@ async def asked(engine: TorchEngine, item: rollout_pb2.WorkItem, count: int) -> 
         return function(*arguments)
 
     bus = MemoryBus()
-    generator = Generator(engine, compute)
+    generator = SteppedGenerator(engine, compute)
     worker = RolloutWorker("w", bus.another(), generator, FixedWeights(), 8)
     tasks = [asyncio.create_task(generator.run()), asyncio.create_task(worker.run())]
     try:
@@ -71,7 +71,7 @@ def item_of(given: list[list[int]]) -> rollout_pb2.WorkItem:
 @pytest.mark.timeout(60)
 async def test_they_come_back_with_the_log_probabilities_of_the_folders_model(folder: Path) -> None:
     engine = TorchEngine.create(folder, EngineSpec())
-    load_weights(engine, folder)
+    engine.refit(folder_weights(folder), VERSION)
     rollouts = await asked(engine, item_of(GIVEN), 2)
     model = AutoModelForCausalLM.from_pretrained(folder)
     for rollout, given in zip(rollouts, GIVEN, strict=True):
@@ -89,7 +89,7 @@ async def test_they_come_back_with_the_log_probabilities_of_the_folders_model(fo
 @pytest.mark.timeout(60)
 async def test_one_that_does_not_fit_the_context_is_a_failure_that_says_so(folder: Path) -> None:
     engine = TorchEngine.create(folder, EngineSpec())
-    load_weights(engine, folder)
+    engine.refit(folder_weights(folder), VERSION)
     (rollout,) = await asked(engine, item_of([[3] * 80]), 1)
     assert rollout.finish_reason == rollout_pb2.FINISH_REASON_FAILED
     assert "83 tokens: log-probabilities need 2 to 64" in rollout.error

@@ -19,7 +19,7 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     RequestRefused,
 )
-from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.generator import SteppedGenerator
 from kubealign_services.rollout.worker import RolloutWorker
 
 pytestmark = pytest.mark.timeout(30)
@@ -90,7 +90,7 @@ async def compute(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @asynccontextmanager
 async def working(bus: MemoryBus, engine: Engine) -> AsyncIterator[None]:
-    generator = Generator(engine, compute)
+    generator = SteppedGenerator(engine, compute)
     worker = RolloutWorker("rollout-7", bus, generator, Fitted(), capacity=64)  # type: ignore[arg-type]
     tasks = [asyncio.create_task(generator.run()), asyncio.create_task(worker.run())]
     try:

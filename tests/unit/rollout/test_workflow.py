@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kubealign.spec.rollout import TorchEngine as EngineSpec
+from kubealign.spec.engines import TorchEngine as EngineSpec
 from kubealign.spec.training import Trainer
 from kubealign.spec.workflow import Tool, ToolFunction, ToolUse, WorkflowFunction
 from kubealign.v1 import rollout_pb2
@@ -22,7 +22,7 @@ from kubealign_services.generation.contract import (
     SamplingParameters,
 )
 from kubealign_services.generation.torch_engine.engine import TorchEngine
-from kubealign_services.rollout.generator import Generator
+from kubealign_services.rollout.generator import SteppedGenerator
 from kubealign_services.rollout.messages import parts_of
 from kubealign_services.rollout.samples import ByWorkflow
 from kubealign_services.rollout.workflow.contract import WorkflowFailed
@@ -185,7 +185,7 @@ async def test_the_engines_numbers_are_the_trainers_with_the_environments_tokens
     backend = TorchBackend.create(tmp_path / "m", Head.LANGUAGE_MODEL, Trainer(), total_updates=1)
     engine = TorchEngine.create(tmp_path / "m", EngineSpec(max_sequences=8))
     engine.refit(backend.snapshot(), 4)
-    generator = Generator(engine, compute)  # type: ignore[arg-type]
+    generator = SteppedGenerator(engine, compute)  # type: ignore[arg-type]
     running = asyncio.create_task(generator.run())
     item = rollout_pb2.WorkItem(
         group_id="0/1",

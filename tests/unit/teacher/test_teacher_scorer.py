@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from kubealign.spec.training import Precision
+from kubealign.spec.precision import Precision
 from kubealign.v1 import rollout_pb2
 from kubealign_services.batch.codec import decode_columns, encode
 from kubealign_services.batch.packed import Batch, pack

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Qwen3MoeConfig
 
 from kubealign.spec.algorithms import RewardModel as RewardModelSpec
-from kubealign.spec.training import AdamW, Optimizer, Precision, Trainer
+from kubealign.spec.precision import Precision
+from kubealign.spec.training import AdamW, Optimizer, Trainer
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.algorithms.rating import RatingObjective
 from kubealign_services.batch.packed import Batch

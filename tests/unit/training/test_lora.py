@@ -17,16 +17,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from kubealign.spec.training import (
-    AdamW,
-    Backend,
-    Lora,
-    LoraTargets,
-    Optimizer,
-    Precision,
-    TargetKind,
-    Trainer,
-)
+from kubealign.spec.precision import Precision
+from kubealign.spec.training import AdamW, Backend, Lora, LoraTargets, Optimizer, TargetKind, Trainer
 from kubealign.spec.training import TorchBackend as TorchSpec
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch

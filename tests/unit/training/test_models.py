@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, LlamaForSequenceClassification
 
-from kubealign.spec.training import HeadInit, Precision
+from kubealign.spec.precision import Precision
+from kubealign.spec.training import HeadInit
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.frozen import FrozenModel

@@ -11,15 +11,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from kubealign.spec.training import (
-    AdamW,
-    Backend,
-    LinearSchedule,
-    Optimizer,
-    Precision,
-    Schedule,
-    Trainer,
-)
+from kubealign.spec.precision import Precision
+from kubealign.spec.training import AdamW, Backend, LinearSchedule, Optimizer, Schedule, Trainer
 from kubealign.spec.training import TorchBackend as TorchSpec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
 from kubealign_services.batch.packed import Batch

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from kubealign.spec import rollout as rollout_spec
-from kubealign.spec.training import Precision
+from kubealign.spec import engines as engine_spec
+from kubealign.spec.precision import Precision
 from kubealign_services.data.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
 from kubealign_services.generation.torch_engine.adapted_weights import AdaptedWeights
@@ -42,7 +42,7 @@ class TorchEngine:
         self,
         model: CausalModel,
         tokenizer: PreTrainedTokenizerBase,
-        spec: rollout_spec.TorchEngine,
+        spec: engine_spec.TorchEngine,
         ends: frozenset[int],
     ) -> None:
         """ends: the token ids that end every response."""
@@ -63,7 +63,7 @@ class TorchEngine:
         self._prefilled_tokens = 0
 
     @classmethod
-    def create(cls, folder: Path, spec: rollout_spec.TorchEngine) -> "TorchEngine":
+    def create(cls, folder: Path, spec: engine_spec.TorchEngine) -> "TorchEngine":
         """From a folder with a Hugging Face configuration and tokenizer, on the GPU if there is one. The
         weights come by `refit`. Raises UnsupportedModel, DataError (no tokenizer, or one that does not fit
         the model), OSError (a file is missing)."""

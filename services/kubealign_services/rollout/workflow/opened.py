@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.workflow import Workflow as WorkflowSpec
-from kubealign_services.rollout.generator import Generator
+from kubealign_services.generation.contract import Generator
 from kubealign_services.rollout.samples import AtOnce, ByWorkflow, Samples
 from kubealign_services.rollout.workflow.contract import Workflow
 from kubealign_services.rollout.workflow.custom import CustomWorkflow

@@ -14,6 +14,7 @@ from kubealign.spec.training import TorchBackend as TorchSpec
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import AdapterSnapshot, Head, NonFiniteLoss, UpdatePlan
+from kubealign_services.training.slices import WeightSlice
 from kubealign_services.training.torch_backend.checkpoint import load_shard, save_shard
 from kubealign_services.training.torch_backend.export import export_folder, stream_weights
 from kubealign_services.training.torch_backend.lora import (
@@ -168,6 +169,12 @@ class TorchBackend:
         """See TrainingBackend. In the precision of the arithmetic; tensors may share the model's memory until
         the next update."""
         return stream_weights(self.model, self._dtype, self._place.rank)
+
+    def slices(self) -> Iterator[WeightSlice]:
+        """See TrainingBackend: gathered, all of rank 0."""
+        for name, tensor in self.snapshot():
+            if self._place.rank == 0:
+                yield WeightSlice.whole(name, tensor)
 
     def adapter(self) -> AdapterSnapshot | None:
         """See TrainingBackend. In the precision of the arithmetic."""

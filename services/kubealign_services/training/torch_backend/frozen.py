@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from kubealign.spec.training import Precision
+from kubealign.spec.precision import Precision
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.likeliest import run_likeliest

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from kubealign.spec.training import Precision
+from kubealign.spec.precision import Precision
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 
 

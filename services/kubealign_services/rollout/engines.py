@@ -1,0 +1,25 @@
+"""The engine that a spec names, as a worker uses it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from kubealign.spec.engines import Engine
+from kubealign_services.generation.contract import Generator
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.process.context import Context
+from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.rollout.generator import SteppedGenerator
+from kubealign_services.rollout.token_counter import token_counter
+
+
+@asynccontextmanager
+async def opened_generator(context: Context, engine: Engine, folder: Path) -> AsyncIterator[Generator]:
+    """For the model of a Hugging Face folder; its weights come by refit. What the engine has started ends
+    with the context. Raises PermanentFailure for an engine that is not to be had here."""
+    observe = token_counter(context.metrics)
+    if engine.torch is not None:
+        made = await context.compute(TorchEngine.create, folder, engine.torch)
+        yield SteppedGenerator(made, context.compute, observe)
+    else:
+        raise PermanentFailure(f"rollout.engine.{engine.member} is not there yet")

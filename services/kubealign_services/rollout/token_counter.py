@@ -1,0 +1,19 @@
+"""The tokens that an engine has run, as metrics."""
+
+from collections.abc import Callable
+
+from kubealign_services.generation.contract import EngineLoad
+from kubealign_services.telemetry.metrics import Metrics
+
+
+def token_counter(metrics: Metrics) -> Callable[[EngineLoad], None]:
+    """Counts what the engine has run since it was told last."""
+    seen = EngineLoad()
+
+    def observe(load: EngineLoad) -> None:
+        nonlocal seen
+        metrics.engine_tokens.labels("generated").inc(load.generated_tokens - seen.generated_tokens)
+        metrics.engine_tokens.labels("prompt").inc(load.prefilled_tokens - seen.prefilled_tokens)
+        seen = load
+
+    return observe

@@ -1,0 +1,24 @@
+"""Pieces of weights: what one rank has of a checkpoint's tensor, whatever its backend's layout is."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class WeightSlice:
+    """A rectangular piece of one tensor.
+
+    name: the Hugging Face checkpoint's. shape: the whole tensor's. start: where the piece begins in each
+    dimension; all 0 and tensor.shape == shape for a whole one. tensor: the piece, on whatever device; it may
+    share the model's memory and then holds until the next update.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    start: tuple[int, ...]
+    tensor: Tensor
+
+    @classmethod
+    def whole(cls, name: str, tensor: Tensor) -> "WeightSlice":
+        return cls(name, tuple(tensor.shape), (0,) * tensor.dim(), tensor)
