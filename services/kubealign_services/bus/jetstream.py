@@ -22,6 +22,9 @@ from kubealign_services.bus.losses import Losses
 from kubealign_services.bus.memory import too_large, unknown_subject
 from kubealign_services.bus.streams import Streams
 
+#: What a process held when it died goes to another one after so long. Whoever works longer says so (keepalive).
+ACK_WAIT_SECONDS = 10.0
+
 # Of one attempt; the publisher's deadline spans many.
 _ATTEMPT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
@@ -58,7 +61,7 @@ class JetStreamBus:
         *,
         name: str,
         bounds: Mapping[str, Bounds] | None = None,
-        ack_wait: float = 30.0,
+        ack_wait: float = ACK_WAIT_SECONDS,
         publish_timeout: float = 60.0,
         dedup_window: float = 600.0,
         timeout: float = 30.0,
