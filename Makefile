@@ -11,14 +11,17 @@ REGISTRY ?=
 TAG ?= 0.1.0
 BUILD_ARGS ?=
 
-# Two at a time: they wait for processes more than they compute. A file's own tests share what it has started.
-INTEGRATION := $(RUN)/python -m pytest -n 2 --dist loadfile tests/integration
+# So many files at a time, in the order in which they are collected: the longest first. A file's own tests share
+# what it has started.
+WORKERS ?= 2
+INTEGRATION := $(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/integration
+CLUSTER := $(RUN)/python -m pytest tests/cluster
 
 # One thread each: these models are too small for more.
 LEARNING := env OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n 2 tests/learning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gsm8k test test-unit test-integration test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-algorithms bench-operator bench-dashboard screenshots lock clean
+.PHONY: help demo gsm8k test test-unit test-integration test-gpu test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-algorithms bench-operator bench-dashboard screenshots lock clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -54,22 +57,27 @@ demo: $(VENV)/.services ## Align a small model before your eyes: SFT, reward mod
 gsm8k: $(VENV)/.services ## The same on real text (DATA=folder with train.jsonl and preferences.jsonl)
 	$(RUN)/kubealign run examples/gsm8k/jobs.yaml --param DATA=$(abspath $(DATA)) --runs-dir $(RUNS)
 
-# What the cluster tests run is built in what the integration tests leave of the cores; what must learn, learns in
-# what the cluster tests leave, which mostly wait. Its output comes after theirs.
-test: lint test-unit ## Everything: lint, unit, integration, learning and cluster tests
+# Types are checked on one core, so the unit tests have the other. What the cluster tests run is built in what the
+# integration tests leave of the cores; what must learn, learns mostly in what the cluster tests leave, and its
+# output comes after theirs.
+test: $(VENV)/.dev $(VENV)/.triton ## Everything: lint, unit, integration, learning and cluster tests
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-unit
 	nice -n 19 $(MAKE) --no-print-directory cluster-tools & building=$$!; \
 	$(INTEGRATION); tested=$$?; \
 	wait $$building && exit $$tested
-	output=$$(mktemp); nice -n 19 $(LEARNING) >$$output 2>&1 & learning=$$!; \
-	$(RUN)/python -m pytest tests/cluster; tested=$$?; \
+	output=$$(mktemp); nice -n 5 $(LEARNING) >$$output 2>&1 & learning=$$!; \
+	$(CLUSTER); tested=$$?; \
 	wait $$learning; learned=$$?; cat $$output; rm $$output; \
 	exit $$(( tested ? tested : learned ))
 
 test-unit: $(VENV)/.dev ## Pure logic, under a minute
 	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n 2 tests/unit
 
-test-integration: $(VENV)/.dev ## Real NATS, Redis, gRPC and processes
+test-integration: $(VENV)/.dev $(VENV)/.triton ## Real NATS, Redis, gRPC and processes
 	$(INTEGRATION)
+
+test-gpu: $(VENV)/.dev ## What needs a GPU, each with its figure; without one, a line that says so
+	$(RUN)/python -m pytest -q -rs -s tests/gpu
 
 test-learning: $(VENV)/.dev ## Short runs that must learn
 	$(LEARNING)
@@ -79,7 +87,7 @@ cluster-tools: $(VENV)/.dev ## Build the Kubernetes that test-cluster runs: once
 	$(RUN)/python -m tests.cluster.support.build
 
 test-cluster: cluster-tools ## A real API server with simulated pods; real pods where root and containerd are there
-	$(RUN)/python -m pytest tests/cluster
+	$(CLUSTER)
 
 lint: $(VENV)/.dev ## Style, types and the import contract
 	$(RUN)/ruff check .
@@ -104,10 +112,11 @@ docs: $(VENV)/.services ## Generate docs/spec.md from the spec's models, docs/cl
 crd: $(VENV)/.services ## Generate the chart's CustomResourceDefinition from the spec's models
 	$(RUN)/python -m kubealign_operator.crd --write charts/kubealign/files/alignmentjobs.kubealign.dev.yaml
 
-images: ## Build the images of operator, dashboard and services (REGISTRY=registry.example/ml/ TAG=0.1.0 BUILDER=docker BUILD_ARGS=...)
+images: ## Build the images of operator, dashboard, services and Triton workers (REGISTRY=registry.example/ml/ TAG=0.1.0 BUILDER=docker BUILD_ARGS=...)
 	$(BUILDER) build $(BUILD_ARGS) -f images/operator/Containerfile -t $(REGISTRY)kubealign-operator:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f images/dashboard/Containerfile -t $(REGISTRY)kubealign-dashboard:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f images/services/Containerfile -t $(REGISTRY)kubealign-services:$(TAG) .
+	$(BUILDER) build $(BUILD_ARGS) -f images/triton/Containerfile --build-arg SERVICES=$(REGISTRY)kubealign-services:$(TAG) -t $(REGISTRY)kubealign-triton:$(TAG) .
 
 images-test: $(VENV)/.dev ## Build and try all images without a registry: root, buildah, mmdebstrap, 30 GB of disk
 	$(RUN)/python -m tests.cluster.support.built_images

@@ -11,6 +11,8 @@ GROUP_LABEL = f"{GROUP}/group"
 PROCESS_LABEL = f"{GROUP}/process"
 ROLE_LABEL = f"{GROUP}/role"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
+#: Of a rollout worker that has several pods: which of them, from 0. Others have no such label.
+WORKER_RANK_LABEL = f"{GROUP}/worker-rank"
 
 #: The container of every pod of a job.
 MAIN = "main"

@@ -3,8 +3,8 @@
 Pure: the local runner starts them as processes, the operator renders them as pods.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from kubealign.process import Role
 from kubealign.spec.job import AlignmentJob, AlignmentJobSpec
@@ -12,21 +12,27 @@ from kubealign.spec.rewards import RewardPlacement
 from kubealign.spec.rollout import ReferencePlacement
 
 PREPARE = "prepare"
+#: The main of a trainer whose processes are the rollout workers too.
+_COLOCATED = "kubealign_services.colocated.main"
 
 
 @dataclass(frozen=True)
 class Process:
     """One process of a job, started as `python -m MODULE SETTINGS.json`."""
 
-    #: Unique within the job: prepare, trainer-1, reward-helpful-0, rollout-3, driver.
+    #: Unique within the job: prepare, trainer-1, reward-helpful-0, rollout-3, driver. The further processes
+    #: of a rollout worker that has several: rollout-3-r1, rollout-3-r2.
     name: str
     #: What its certificate says it is.
     role: Role
     #: The processes that belong together: prepare, trainer, critic, reference, teacher, reward-NAME, rollout,
     #: driver.
-    #: The ranks of a group (world_size above 1) meet in collectives, so they restart together.
     group: str
     module: str
+    #: Of an elastic group: which of its workers, from 0.
+    replica: int = 0
+    #: The ranks of a group, or of one elastic worker (world_size above 1), meet in collectives, so they
+    #: restart together.
     rank: int = 0
     world_size: int = 1
     #: A reward process: its entry in spec.rewards or in spec.validation.sampling.scores.
@@ -37,10 +43,22 @@ class Process:
     one_shot: bool = False
     #: It pulls its work from the bus: more of it may be started, and one may be lost, at any time.
     elastic: bool = False
-    #: It has a gRPC server with health. The other ranks of a group are reached through rank 0.
+    #: It has a gRPC server with health. The commands of a group's other ranks go through rank 0.
     serves: bool = True
     #: Groups whose address it is given.
     calls: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """What starts and restarts as one with it: an elastic worker, the ranks of a group, or it alone."""
+        if self.elastic:
+            return worker_name(self.group, self.replica)
+        return self.group if self.world_size > 1 else self.name
+
+    @property
+    def leader(self) -> str:
+        """The process of its unit that has rank 0: where the ranks meet."""
+        return f"{self.group}-0" if self.world_size > 1 and not self.elastic else self.unit
 
 
 def roles(job: AlignmentJob) -> tuple[Process, ...]:
@@ -68,7 +86,9 @@ def roles(job: AlignmentJob) -> tuple[Process, ...]:
 
 def _workers(spec: AlignmentJobSpec) -> Iterator[Process]:
     if spec.algorithm.value.trains:
-        yield from _ranks(Role.TRAINER, spec.trainer.ranks)
+        hosts = _COLOCATED if spec.rollout_with_trainer else _module(Role.TRAINER)
+        # Each rank streams the weights that it holds to those who sample.
+        yield from _ranks(Role.TRAINER, spec.trainer.ranks, hosts, all_serve=spec.samples)
     critic = spec.effective_critic
     if critic is not None:
         yield from _ranks(Role.CRITIC, critic.ranks)
@@ -80,30 +100,58 @@ def _workers(spec: AlignmentJobSpec) -> Iterator[Process]:
     own = [reward.name for reward in spec.rewards if reward.placement is RewardPlacement.OWN]
     for name in (*own, *(score.name for score in spec.scores)):
         yield _elastic(Role.REWARD, f"reward-{name}", 0, reward=name)
-    rollout = spec.effective_rollout
+    rollout = spec.own_rollout
     if rollout is not None:
         for replica in range(rollout.replicas):
-            yield rollout_worker(spec, replica)
+            yield from rollout_worker(spec, replica)
 
 
-def rollout_worker(spec: AlignmentJobSpec, replica: int) -> Process:
-    """The rollout worker of this number, from 0; also those that are added while the job runs. Where nothing
-    is trained it keeps the weights that it begins with."""
+def rollout_worker(spec: AlignmentJobSpec, replica: int) -> tuple[Process, ...]:
+    """The processes of the rollout worker of this number, from 0; also of those that are added while the job
+    runs. Where nothing is trained it keeps the weights that it begins with."""
     calls = ("trainer",) if spec.algorithm.value.trains else ()
-    return _elastic(Role.ROLLOUT, "rollout", replica, calls=calls)
+    rollout = spec.effective_rollout
+    shared = rollout.engine.torch if rollout is not None else None
+    first = _elastic(Role.ROLLOUT, "rollout", replica, calls=calls)
+    return _shared(first, 1 if shared is None else shared.tensor_parallel)
 
 
-def _ranks(role: Role, world_size: int) -> Iterator[Process]:
+def generating(processes: Iterable[Process]) -> Role:
+    """The role of the processes that generate: the rollout workers', or the trainer's where they live with
+    it."""
+    with_trainer = any(process.module == _COLOCATED for process in processes)
+    return Role.TRAINER if with_trainer else Role.ROLLOUT
+
+
+def worker_name(group: str, replica: int, rank: int = 0) -> str:
+    """What a process of an elastic worker is called: the first as the worker itself."""
+    return f"{group}-{replica}" + (f"-r{rank}" if rank else "")
+
+
+def renumbered(process: Process, replica: int) -> Process:
+    """The same process of another worker of its elastic group."""
+    return replace(process, replica=replica, name=worker_name(process.group, replica, process.rank))
+
+
+def _shared(first: Process, world_size: int) -> tuple[Process, ...]:
+    """An elastic worker of several processes."""
+    ranks = (replace(first, rank=rank, world_size=world_size, serves=rank == 0) for rank in range(world_size))
+    return tuple(renumbered(process, first.replica) for process in ranks)
+
+
+def _ranks(
+    role: Role, world_size: int, module: str | None = None, *, all_serve: bool = False
+) -> Iterator[Process]:
     for rank in range(world_size):
         yield Process(
             name=f"{role}-{rank}",
             role=role,
             group=role.value,
-            module=_module(role),
+            module=module or _module(role),
             rank=rank,
             world_size=world_size,
             after=(PREPARE,),
-            serves=rank == 0,
+            serves=all_serve or rank == 0,
         )
 
 
@@ -111,10 +159,11 @@ def _elastic(
     role: Role, group: str, replica: int, *, reward: str | None = None, calls: tuple[str, ...] = ()
 ) -> Process:
     return Process(
-        name=f"{group}-{replica}",
+        name=worker_name(group, replica),
         role=role,
         group=group,
         module=_module(role),
+        replica=replica,
         reward=reward,
         after=(PREPARE,),
         elastic=True,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kubealign.spec.rollout import Transport
 from kubealign.v1 import refit_pb2
-from kubealign_services.refit.manifest import tensor_views, verify
+from kubealign_services.refit.manifest import piece_view, verify
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.shared_memory import MappedSnapshot
 
@@ -44,10 +44,13 @@ def measure(size_bytes: int = 256 << 20, tensors: int = 200, repeats: int = 5) -
             )
             if version >= 2:  # the first two fill fresh memory
                 best["publish"] = min(best.get("publish", float("inf")), time.perf_counter() - begun)
-            mapped = MappedSnapshot(Path(folder), announcement.sources[0].shared_memory.name, announcement)
-            snapshot, entries = mapped.snapshot, list(announcement.tensors)
+            (part,) = announcement.parts
+            name = part.sources[0].shared_memory.name
+            mapped = MappedSnapshot(Path(folder), name, announcement.weights, part.size_bytes)
+            snapshot, entries = mapped.snapshot, list(part.tensors)
             timed("verify", lambda: verify(snapshot, entries, "shared memory"))  # noqa: B023
-            timed("copy", lambda: copy_into_target(tensor_views(snapshot, entries)))  # noqa: B023
+            views = [(entry.name, piece_view(snapshot, entry)) for entry in entries]
+            timed("copy", lambda: copy_into_target(views))  # noqa: B023
             mapped.close()
         publisher.close()
     best["total/memcpy"] = (best["publish"] + best["verify"] + best["copy"]) / best["memcpy"]

@@ -44,6 +44,7 @@ FIXED: list[tuple[str, Any]] = [
     ("rollout.workflow", {"rollout": {"workflow": {"function": {"module": "a:b"}}}}),
     ("rewards", {"rewards": [{"name": "helpful", "model": {"path": "reward"}, "weight": 2}]}),
     ("rewards", {"rewards": [{"name": "other", "model": {"path": "reward"}}]}),
+    ("rollout.placement", {"rollout": {"placement": "WithTrainer"}}),
     ("rollout.sampling", {"rollout": {"sampling": {"maxTokens": 8}}}),
     ("rollout.engine", {"rollout": {"engine": {"torch": {"maxSequences": 8}}}}),
     ("rollout.groupRetries", {"rollout": {"groupRetries": 9}}),

@@ -138,6 +138,12 @@ def alive(pids: Sequence[int]) -> list[int]:
     return found
 
 
+def children(pid: int) -> list[int]:
+    """Of any thread of a process that runs."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
 def left_running(folder: Path, seconds: float = 10.0) -> dict[int, str]:
     """Processes that write to a log in this folder or name it in their command: process id -> command.
 

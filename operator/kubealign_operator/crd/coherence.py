@@ -21,7 +21,8 @@ from kubealign.spec.base import alias
 from kubealign.spec.fields import model_of
 from kubealign.spec.rollout import Rollout
 from kubealign.spec.training import Trainer
-from kubealign_operator.crd.rule import Rule, text
+from kubealign_operator.crd.rule import Rule, text, unless
+from kubealign_operator.crd.turns import takes_turns, with_trainer
 
 
 def coherent() -> Iterator[Rule]:
@@ -35,6 +36,7 @@ def coherent() -> Iterator[Rule]:
         yield from _critic(name, chosen, has_critic=model.critic)
         yield from _reference(name, chosen, model)
         yield from _rollout(name, chosen, model)
+        yield from takes_turns(name, chosen, model)
         if model.rated:
             yield _ratings(name, chosen)
         if getattr(model, "data", None) == "demonstrations" and not model.turns:
@@ -43,23 +45,20 @@ def coherent() -> Iterator[Rule]:
             yield _chosen_by_rewards(name, chosen)
         yield from _teacher(name, chosen, has_teacher=model.teacher)
     yield from _adapter()
+    yield from with_trainer()
     yield from _names()
     yield from _stopping()
-
-
-def _unless(condition: str, holds: str) -> str:
-    return f"!({condition}) || {holds}"
 
 
 def _data(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
     if model.makes is Makes.DATA:
         yield Rule(
-            _unless(chosen, "!has(self.validation)"),
+            unless(chosen, "!has(self.validation)"),
             f"{name} makes no weights to be measured: remove it",
             at=".validation",
         )
         plain = " && ".join(_same("self.trainer", Trainer().model_dump(mode="json", by_alias=True)))
-        yield Rule(_unless(chosen, f"({plain})"), f"{name} makes no weights: remove it", at=".trainer")
+        yield Rule(unless(chosen, f"({plain})"), f"{name} makes no weights: remove it", at=".trainer")
         yield _learns(name, chosen, str(getattr(model, "data", "")))
     elif model is CustomOffline:
         for kind in RowKind:
@@ -68,7 +67,7 @@ def _data(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
     elif model.samples and not model.online:
         yield _learns(name, chosen, str(getattr(model, "data", "")))
         yield Rule(
-            _unless(f"{chosen} && has(self.validation)", "has(self.validation.data.prompts)"),
+            unless(f"{chosen} && has(self.validation)", "has(self.validation.data.prompts)"),
             f"{name} validates on prompts",
             at=".validation.data",
         )
@@ -82,7 +81,7 @@ def _data(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
         )
         place = "self.validation.sampling"
         yield Rule(
-            _unless(f"{chosen} && has(self.validation)", f"!has({place})"),
+            unless(f"{chosen} && has(self.validation)", f"!has({place})"),
             "a reward model gives scores, not responses: remove it",
             at=".validation.sampling",
         )
@@ -97,7 +96,7 @@ def _rows_of(union: type[BaseModel], member: str) -> str:
 
 def _learns(name: str, chosen: str, wanted: str) -> Rule:
     return Rule(
-        _unless(chosen, f"has(self.data.{wanted})"),
+        unless(chosen, f"has(self.data.{wanted})"),
         f"{name} learns from {wanted}: set data.{wanted}",
         at=".data",
     )
@@ -108,14 +107,14 @@ def _rows(name: str, chosen: str, wanted: str, *, scores: bool) -> Iterator[Rule
     allowed = [wanted] if scores or wanted == "prompts" else [wanted, "prompts"]
     held = " || ".join(f"has(self.validation.data.{rows})" for rows in allowed)
     yield Rule(
-        _unless(f"{chosen} && has(self.validation)", f"({held})"),
+        unless(f"{chosen} && has(self.validation)", f"({held})"),
         f"{name} validates on {' or '.join(allowed)}",
         at=".validation.data",
     )
     if len(allowed) > 1:
         held = "!has(self.validation.data.prompts) || has(self.validation.sampling)"
         yield Rule(
-            _unless(f"{chosen} && has(self.validation)", f"({held})"),
+            unless(f"{chosen} && has(self.validation)", f"({held})"),
             f"prompts alone have no loss: set it, or validate on {wanted}",
             at=".validation.sampling",
         )
@@ -124,11 +123,11 @@ def _rows(name: str, chosen: str, wanted: str, *, scores: bool) -> Iterator[Rule
 def _rewards(name: str, chosen: str, use: Use) -> Iterator[Rule]:
     if use is Use.NEEDED:
         message = f"{name} needs rewards: name at least one"
-        yield Rule(_unless(chosen, "self.rewards.size() > 0"), message, at=".rewards")
+        yield Rule(unless(chosen, "self.rewards.size() > 0"), message, at=".rewards")
     if use is Use.NONE:
         remedy = "remove them (validation.sampling.scores measures samples)"
         message = f"{name} does not use rewards: {remedy}"
-        yield Rule(_unless(chosen, "self.rewards.size() == 0"), message, at=".rewards")
+        yield Rule(unless(chosen, "self.rewards.size() == 0"), message, at=".rewards")
 
 
 def _ratings(name: str, chosen: str) -> Rule:
@@ -138,7 +137,7 @@ def _ratings(name: str, chosen: str) -> Rule:
         for layout in ("text", "chat")
     )
     return Rule(
-        _unless(f"{chosen} && has(self.data.preferences)", f"has({form}) && ({named})"),
+        unless(f"{chosen} && has(self.data.preferences)", f"has({form}) && ({named})"),
         f"{name} learns from ratings: name the column that holds them",
         at=".data.preferences.format",
     )
@@ -148,7 +147,7 @@ def _last_turn(name: str, chosen: str) -> Rule:
     form = "self.data.demonstrations.format"
     asked = f"{chosen} && has(self.data.demonstrations) && has({form}) && has({form}.chat)"
     return Rule(
-        _unless(asked, f"{form}.chat.turns == 'Last'"),
+        unless(asked, f"{form}.chat.turns == 'Last'"),
         f"{name} has one response to a row: set Last",
         at=".data.demonstrations.format.chat.turns",
     )
@@ -156,7 +155,7 @@ def _last_turn(name: str, chosen: str) -> Rule:
 
 def _chosen_by_rewards(name: str, chosen: str) -> Rule:
     return Rule(
-        _unless(chosen, f"self.algorithm.{name}.keep == 'All' || self.rewards.size() > 0"),
+        unless(chosen, f"self.algorithm.{name}.keep == 'All' || self.rewards.size() > 0"),
         f"{name} needs rewards to choose by: name at least one",
         at=".rewards",
     )
@@ -166,14 +165,14 @@ def _critic(name: str, chosen: str, *, has_critic: bool) -> Iterator[Rule]:
     if has_critic:
         given = "has(self.critic) && has(self.critic.model)"
         yield Rule(
-            _unless(chosen, f"({given}) || self.rewards.size() == 0 || self.rewards.exists(r, has(r.model))"),
+            unless(chosen, f"({given}) || self.rewards.size() == 0 || self.rewards.exists(r, has(r.model))"),
             "no reward is a model to start the critic from: set critic.model",
             at=".critic",
         )
         return
-    yield Rule(_unless(chosen, "!has(self.critic)"), f"{name} has no critic: remove it", at=".critic")
+    yield Rule(unless(chosen, "!has(self.critic)"), f"{name} has no critic: remove it", at=".critic")
     yield Rule(
-        _unless(chosen, "self.rewards.all(r, r.placement != 'WithCritic')"),
+        unless(chosen, "self.rewards.all(r, r.placement != 'WithCritic')"),
         f"{name} has no critic: set placement to Own",
         at=".rewards",
     )
@@ -191,7 +190,7 @@ def _reference(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
         return
     given = f"{chosen} && has(self.reference)" if held else chosen
     yield Rule(
-        _unless(given, held or "!has(self.reference)"),
+        unless(given, held or "!has(self.reference)"),
         f"{name} is held to no reference in this job: {remedy}",
         at=".reference",
     )
@@ -208,10 +207,10 @@ def _adapter() -> Iterator[Rule]:
 def _teacher(name: str, chosen: str, *, has_teacher: bool) -> Iterator[Rule]:
     if has_teacher:
         message = f"{name} imitates a teacher: set teacher.model"
-        yield Rule(_unless(chosen, "has(self.teacher)"), message, at=".teacher")
+        yield Rule(unless(chosen, "has(self.teacher)"), message, at=".teacher")
     else:
         message = f"{name} has no teacher: remove it"
-        yield Rule(_unless(chosen, "!has(self.teacher)"), message, at=".teacher")
+        yield Rule(unless(chosen, "!has(self.teacher)"), message, at=".teacher")
 
 
 def _rollout(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
@@ -219,7 +218,7 @@ def _rollout(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
         return
     if model.samples:
         yield Rule(
-            _unless(chosen, "self.rollout.sampling.temperature > 0.0"),
+            unless(chosen, "self.rollout.sampling.temperature > 0.0"),
             f"must be above 0: {name} learns from what it samples",
             at=".rollout.sampling.temperature",
         )
@@ -227,7 +226,7 @@ def _rollout(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
     sampled = "(has(self.validation) && has(self.validation.sampling))"
     plain = " && ".join(_same("self.rollout", Rollout().model_dump(mode="json", by_alias=True)))
     yield Rule(
-        _unless(chosen, f"{sampled} || ({plain})"),
+        unless(chosen, f"{sampled} || ({plain})"),
         f"{name} does not sample: remove it, or set validation.sampling",
         at=".rollout",
     )

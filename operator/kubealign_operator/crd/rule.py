@@ -27,3 +27,8 @@ class Rule:
 def text(value: str) -> str:
     """A CEL string that is this text."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def unless(condition: str, holds: str) -> str:
+    """CEL: where the condition is met, the other holds."""
+    return f"!({condition}) || {holds}"

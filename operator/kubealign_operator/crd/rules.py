@@ -185,7 +185,12 @@ _OWN: dict[type[BaseModel], list[Rule]] = {
             "self.minReplicas <= self.replicas",
             "must be at most replicas",
             at=".minReplicas",
-        )
+        ),
+        Rule(
+            "!has(self.podTemplate) || self.placement == 'Own'",
+            "workers without pods of their own have no template: set trainer.podTemplate",
+            at=".podTemplate",
+        ),
     ],
     Trainer: list(_layout()),
     Critic: [

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from kubealign.process import Role
-from kubealign.roles import PREPARE
+from kubealign.roles import PREPARE, generating
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import ConditionStatus, Dependency, JobPhase
 from kubealign_operator.render import gates, names, pod_state
@@ -135,8 +134,11 @@ def _changes(look: Look, judged: Judged) -> Mapping[str, Any]:
 def _rollouts(look: Look, job: AlignmentJob) -> Mapping[str, Any]:
     if not job.spec.samples:
         return {}
-    pods = [held for held in look.pods_of(Role.ROLLOUT) if not pod_state.leaving(held)]
-    return {"rollout_replicas": len(pods), "selector": names.rollout_selector(look.uid)}
+    group = generating(look.processes)
+    pods = [held for held in look.firsts_of(group) if not pod_state.leaving(held)]
+    several = any(process.elastic and process.world_size > 1 for process in look.processes)
+    selector = names.rollout_selector(look.uid, group, several=several)
+    return {"rollout_replicas": len(pods), "selector": selector}
 
 
 def _deadline(look: Look, job: AlignmentJob) -> Cause | None:

@@ -4,6 +4,7 @@ import math
 from datetime import datetime, timedelta
 from typing import Any
 
+from kubealign.roles import generating
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import ConditionStatus, JobPhase, Result, RoleStatus
 from kubealign_operator.render import names, pod_state
@@ -125,7 +126,7 @@ def _reason(look: Look) -> str:
 
 def _roles(look: Look) -> list[RoleStatus] | None:
     return [
-        role.model_copy(update={"ready": sum(pod_state.ready(pod) for pod in look.pods_of(role.name))})
+        role.model_copy(update={"ready": sum(pod_state.ready(pod) for pod in look.firsts_of(role.name))})
         for role in look.past.roles or []
     ] or None
 
@@ -133,4 +134,4 @@ def _roles(look: Look) -> list[RoleStatus] | None:
 def _rollouts(look: Look) -> int | None:
     if look.past.rollout_replicas is None:
         return None
-    return len(living(look.pods_of("rollout")))
+    return len(living(look.firsts_of(generating(look.processes))))

@@ -21,7 +21,7 @@ def prepared_by(units: Sequence[Unit]) -> bool:
 
 def all_ready(units: Sequence[Unit], job: AlignmentJob) -> bool:
     """Everything that the driver needs serves; of the rollout workers as many as the job has to have."""
-    rollout = job.spec.effective_rollout
+    rollout = job.spec.own_rollout
     wanted = 0 if rollout is None else rollout.min_replicas
     workers = [unit for unit in units if unit.name not in (PREPARE, names.DRIVER)]
     rollouts = [unit for unit in workers if unit.group == Role.ROLLOUT]

@@ -51,6 +51,10 @@ class Look:
     def pods_of(self, group: str) -> list[PodView]:
         return [pod for pod in self.pods if pod.labels.get(names.GROUP_LABEL) == group]
 
+    def firsts_of(self, group: str) -> list[PodView]:
+        """Of the group's pods, one for each worker that has several."""
+        return [pod for pod in self.pods_of(group) if pod.labels.get(names.WORKER_RANK_LABEL, "0") == "0"]
+
     def units(self, attempts: Mapping[str, int] | None) -> tuple[Unit, ...]:
         return units(self.name, self.uid, self.processes, self.observed.pods, attempts or {})
 

@@ -11,6 +11,7 @@ from kubealign.labels import MANAGED_BY as MANAGED_BY
 from kubealign.labels import PROCESS_LABEL as PROCESS_LABEL
 from kubealign.labels import ROLE_LABEL as ROLE_LABEL
 from kubealign.labels import UID_LABEL as UID_LABEL
+from kubealign.labels import WORKER_RANK_LABEL as WORKER_RANK_LABEL
 from kubealign.process import Role
 from kubealign.roles import Process
 
@@ -70,6 +71,8 @@ def redis_prefix(namespace: str, job: str) -> str:
     return f"kubealign:{namespace}:{job}:"
 
 
-def rollout_selector(uid: str) -> str:
-    """Of the rollout workers, for the scale subresource."""
-    return f"{UID_LABEL}={uid},{GROUP_LABEL}={Role.ROLLOUT}"
+def rollout_selector(uid: str, group: Role, *, several: bool) -> str:
+    """Of the rollout workers, which run in the pods of this group, for the scale subresource: one pod a
+    worker, the first where each has several."""
+    first = f",{WORKER_RANK_LABEL}=0" if several else ""
+    return f"{UID_LABEL}={uid},{GROUP_LABEL}={group}{first}"

@@ -52,6 +52,8 @@ def pod(
         names.ROLE_LABEL: str(process.role),
         names.ATTEMPT_LABEL: str(attempt),
     }
+    if process.elastic and process.world_size > 1:
+        metadata["labels"][names.WORKER_RANK_LABEL] = str(process.rank)
     annotations = {**mapping(inside(result, "metadata", "annotations")), **group_annotations}
     if annotations:
         metadata["annotations"] = annotations

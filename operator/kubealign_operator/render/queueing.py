@@ -26,9 +26,9 @@ def passed_on(annotations: Mapping[str, str]) -> dict[str, str]:
 
 def gang(scene: Scene, processes: Sequence[Process]) -> list[Process]:
     """The processes that are admitted together."""
-    rollout = scene.job.spec.effective_rollout
+    rollout = scene.job.spec.own_rollout
     first = 0 if rollout is None else rollout.min_replicas
-    workers = [process for process in processes if process.role is Role.ROLLOUT][:first]
+    workers = [process for process in processes if process.role is Role.ROLLOUT and process.replica < first]
     others = [process for process in processes if process.role not in (*_ONE_BY_ONE, Role.ROLLOUT)]
     return [*others, *workers]
 

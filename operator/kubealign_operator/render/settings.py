@@ -26,7 +26,7 @@ def settings_of(scene: Scene, process: Process) -> PodSettings:
         serves=process.serves,
         one_shot=process.one_shot,
         peers={group: f"{host(f'{group}-0')}:{GRPC_PORT}" for group in process.calls},
-        rendezvous=f"{host(f'{process.group}-0')}:{RENDEZVOUS_PORT}" if process.world_size > 1 else None,
+        rendezvous=f"{host(process.leader)}:{RENDEZVOUS_PORT}" if process.world_size > 1 else None,
         nats_host=host(names.NATS),
         redis=PodRedis(
             host=platform.redis_host,

@@ -36,8 +36,9 @@ def roles(units: Sequence[Unit], prepared: bool) -> list[RoleStatus]:
     groups: dict[str, tuple[int, int]] = {}
     for unit in units:
         wanted, ready = groups.get(unit.group, (0, 0))
+        more, serving = unit.counts
         done = prepared and unit.name == PREPARE
-        groups[unit.group] = wanted + len(unit.members), ready + (len(unit.members) if done else unit.ready)
+        groups[unit.group] = wanted + more, ready + (more if done else serving)
     return [RoleStatus(name=name, replicas=wanted, ready=ready) for name, (wanted, ready) in groups.items()]
 
 

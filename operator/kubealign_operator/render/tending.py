@@ -1,5 +1,6 @@
 """What is made and removed to keep the processes of a job going."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +14,8 @@ from kubealign_operator.render.rendered import Deletion
 from kubealign_operator.render.restarts import held_until
 from kubealign_operator.render.units import Member, Unit
 
+#: The number of a worker, in the name of each of its pods.
+_WORKER = re.compile(r"-(\d+)(?:-r\d+)?$", re.ASCII)
 #: The ranks that outlive one of theirs hang in a collective: waiting for them is no use.
 _RANK_GRACE_SECONDS = 1
 
@@ -63,5 +66,5 @@ def _unwanted(look: Look) -> list[PodView]:
 
 
 def _number(pod: PodView) -> int:
-    text = pod.name.rpartition("-")[2]
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else -1
+    found = _WORKER.search(pod.name)
+    return int(found[1]) if found else -1

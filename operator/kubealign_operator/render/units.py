@@ -1,4 +1,5 @@
-"""What starts and restarts as one: the ranks of a group, or a single process, and the pods that there are."""
+"""What starts and restarts as one: the ranks of a group or of a worker, or a single process, and the pods
+that there are."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,14 @@ class Unit:
         """Processes that serve; of a one-shot, those that are done."""
         return sum(self._serves(pod) for _, pod in self.current)
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """(wanted, ready) of what a person counts: workers where there may be more or fewer of them, else
+        processes."""
+        if self.members[0].process.elastic:
+            return 1, int(self.ready == len(self.members))
+        return len(self.members), self.ready
+
     def again(self) -> "Unit":
         """Every pod that there is now becomes a remainder."""
         return Unit(self.name, self.attempt + 1, self.members)
@@ -83,8 +92,7 @@ def units(
     by_name = {pod.name: pod for pod in pods}
     grouped: dict[str, list[Member]] = {}
     for process in processes:
-        name = process.group if process.world_size > 1 else process.name
-        grouped.setdefault(name, []).append(_member(job, uid, process, by_name))
+        grouped.setdefault(process.unit, []).append(_member(job, uid, process, by_name))
     return tuple(
         Unit(name, max(attempts.get(name, 0), *map(_attempt, members)), tuple(members))
         for name, members in grouped.items()

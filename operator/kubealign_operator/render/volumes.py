@@ -7,7 +7,7 @@ from typing import Any
 
 from kubealign import pod as container
 from kubealign.process import Role
-from kubealign.roles import Process
+from kubealign.roles import Process, generating
 from kubealign.spec.rewards import ConfigMapFunction
 from kubealign_operator.render import names
 from kubealign_operator.render.claims import mounted
@@ -71,7 +71,7 @@ def _config_maps(scene: Scene, process: Process) -> list[ConfigMapFunction]:
     functions: list[Any] = []
     if process.reward is not None:
         functions = [scene.job.spec.scorer(process.reward).function]
-    elif process.role is Role.ROLLOUT:
+    elif process.role is generating([process]):
         functions = [function for _, function in scene.job.spec.rollout.functions]
     held = [function.config_map for function in functions if function is not None]
     return list({one.name: one for one in held if one is not None}.values())

@@ -21,6 +21,7 @@ from kubealign.cli.init import init
 from kubealign.cli.list_jobs import get, list_jobs
 from kubealign.cli.logs import events, logs
 from kubealign.cli.metrics import metrics
+from kubealign.cli.plan import plan
 from kubealign.cli.run import run
 from kubealign.cli.samples import samples
 from kubealign.cli.submit import submit
@@ -58,7 +59,7 @@ def kubealign(
 
 #: By panel of the help, in its order.
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    "Write a job": {"init": init, "explain": explain, "validate": validate},
+    "Write a job": {"init": init, "explain": explain, "validate": validate, "plan": plan},
     "Run it": {"run": run, "submit": submit, "wait": wait},
     "Look at it": {
         "list": list_jobs,

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from kubealign.client.local_index import Stored
-from kubealign.client.local_roles import group_of
+from kubealign.client.local_roles import group_of, is_first
 from kubealign.client.records import ProcessState
 from kubealign.local.run_status import RunStatus
 from kubealign.local.standing import Standing
 from kubealign.spec.job import API_VERSION, KIND
+from kubealign.spec.rollout import RolloutPlacement
 from kubealign.spec.status import (
     AlignmentJobStatus,
     Condition,
@@ -94,7 +95,7 @@ def _status(stored: Stored, spec: Mapping[str, Any], processes: Processes) -> Al
         active_seconds=run.active_seconds if run is not None else None,
         restarts=_restarts(processes),
         roles=_roles(processes),
-        rollout_replicas=_rollout_replicas(processes),
+        rollout_replicas=_rollout_replicas(processes, spec),
         conditions=_conditions(stored, run, stands),
         result=Result(claim_name="", path=str(stored.folder.result)) if _succeeded(stands) else None,
     )
@@ -120,6 +121,8 @@ def _restarts(processes: Processes) -> int | None:
         return None
     by_unit: dict[str, int] = {}
     for process in processes:
+        if not is_first(process["name"]):
+            continue
         group = group_of(process["name"])
         unit = group if group in ("trainer", "critic") else process["name"]
         by_unit[unit] = max(by_unit.get(unit, 0), process["restarts"])
@@ -129,15 +132,24 @@ def _restarts(processes: Processes) -> int | None:
 def _roles(processes: Processes) -> list[RoleStatus] | None:
     if processes is None:
         return None
-    wanted = Counter(group_of(process["name"]) for process in processes)
-    ready = Counter(group_of(process["name"]) for process in processes if process["state"] in _READY)
+    wanted = Counter(group_of(name) for name in _counted(processes))
+    ready = Counter(
+        group_of(name) for name in _counted([each for each in processes if each["state"] in _READY])
+    )
     return [RoleStatus(name=group, replicas=count, ready=ready[group]) for group, count in wanted.items()]
 
 
-def _rollout_replicas(processes: Processes) -> int | None:
+def _counted(processes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A worker of several processes counts once: they are ready, and fail, together."""
+    return [process["name"] for process in processes if is_first(process["name"])]
+
+
+def _rollout_replicas(processes: Processes, spec: Mapping[str, Any]) -> int | None:
     if processes is None:
         return None
-    return sum(group_of(process["name"]) == "rollout" for process in processes)
+    with_trainer = (spec.get("rollout") or {}).get("placement") == RolloutPlacement.WITH_TRAINER
+    group = "trainer" if with_trainer else "rollout"
+    return sum(group_of(name) == group for name in _counted(processes))
 
 
 def _conditions(stored: Stored, run: RunStatus | None, stands: Standing) -> list[Condition] | None:

@@ -136,15 +136,16 @@ class LocalRun:
             if self._ending:
                 raise RunRefused("the run is ending: nothing is added to it or taken from it")
             added, removed = scaled(self._job, self._processes, group, replicas)
-            for process in added:
-                self._processes.append(process)
-                self._supervisor.add(self._units.unit(process.name, [process], self._processes))
+            self._processes += added
+            for unit in self._units.of(added, self._processes):
+                self._supervisor.add(unit)
             for process in removed:
                 self._processes.remove(process)
             grace = self._lifecycle.grace_period_seconds
-            await asyncio.gather(*(self._supervisor.remove(process.name, grace) for process in removed))
-            for process in (*added, *removed):
-                self._say("Scaled", f"{process.name} was {'added' if process in added else 'removed'}")
+            gone = dict.fromkeys(process.unit for process in removed)
+            await asyncio.gather(*(self._supervisor.remove(name, grace) for name in gone))
+            for name in dict.fromkeys(process.unit for process in (*added, *removed)):
+                self._say("Scaled", f"{name} was {'removed' if name in gone else 'added'}")
 
     def _announce(self, text: str) -> None:
         self._say("Restarted", text, EventType.WARNING)
@@ -180,7 +181,7 @@ class LocalRun:
     def _start(self) -> None:
         self._supervisor.add(self._nats.unit())
         self._supervisor.add(self._redis.unit())
-        for unit in self._units.of(self._processes):
+        for unit in self._units.of(self._processes, self._processes):
             self._supervisor.add(unit)
 
     async def _until_over(self, interruption: Interruption, active: float) -> Phase:

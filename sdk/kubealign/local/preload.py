@@ -52,15 +52,18 @@ def _preload(orders: Preload) -> None:
     os.close(log)
     for name, value in orders.environment.items():
         os.environ.setdefault(name, value)
+    # What is imported stays. Walking it again and again meanwhile would be a seventh of the time it takes.
+    gc.disable()
     for module in orders.modules:
         try:
             importlib.import_module(module)
         except Exception:  # noqa: BLE001 - the process whose module it is fails with the same error, and says so
             sys.stderr.write(f"{module} could not be imported ahead:\n{traceback.format_exc()}")
     sys.stderr.flush()
-    # What is imported stays: the children need not walk it, which would copy its pages.
+    # The children need not walk it either, which would copy its pages.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 if VARIABLE in os.environ:

@@ -30,25 +30,22 @@ class RoleUnits:
         self._surroundings = surroundings
         self._addresses = addresses
 
-    def of(self, processes: Sequence[Process]) -> Iterator[Unit]:
-        """An elastic process is a unit of its own; the others of a group are one."""
-        for group in dict.fromkeys(process.group for process in processes):
-            members = [process for process in processes if process.group == group]
-            if members[0].elastic:
-                yield from (self.unit(process.name, [process], processes) for process in members)
-            else:
-                yield self.unit(group, members, processes)
+    def of(self, started: Sequence[Process], processes: Sequence[Process]) -> Iterator[Unit]:
+        """What starts and restarts as one is one unit, in the order of the first of each. processes: all that
+        the job has."""
+        for name in dict.fromkeys(process.unit for process in started):
+            yield self._unit([process for process in started if process.unit == name], processes)
 
-    def unit(self, name: str, members: Sequence[Process], processes: Sequence[Process]) -> Unit:
+    def _unit(self, members: Sequence[Process], processes: Sequence[Process]) -> Unit:
         first = members[0]
         return Unit(
-            name=name,
+            name=first.unit,
             group=first.group,
             members=tuple(self._member(process, processes) for process in members),
             after=(NATS, REDIS, *first.after),
             one_shot=first.one_shot,
             ends_job=first.role is Role.DRIVER and not first.one_shot,
-            prepare=partial(self._addresses.meet_anew, first.group) if first.world_size > 1 else _nothing,
+            prepare=partial(self._addresses.meet_anew, first.unit) if first.world_size > 1 else _nothing,
         )
 
     def _member(self, process: Process, processes: Sequence[Process]) -> Member:

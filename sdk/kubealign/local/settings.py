@@ -30,12 +30,12 @@ class Addresses:
         """Where the group's first process serves."""
         return self._address(f"listen/{group}-0")
 
-    def meet_anew(self, group: str) -> None:
-        """The ranks of a group that starts again meet elsewhere, undisturbed by the old ones' connections."""
-        self._rendezvous[group] = f"{LOOPBACK}:{self._ports.take()}"
+    def meet_anew(self, unit: str) -> None:
+        """Ranks that start again meet elsewhere, undisturbed by the old ones' connections."""
+        self._rendezvous[unit] = f"{LOOPBACK}:{self._ports.take()}"
 
     def rendezvous(self, process: Process) -> str | None:
-        return self._rendezvous[process.group] if process.world_size > 1 else None
+        return self._rendezvous[process.unit] if process.world_size > 1 else None
 
     def _address(self, key: str) -> str:
         if key not in self._known:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kubealign.spec.algorithms import Algorithm, Makes, Use
 from kubealign.spec.base import alias
 from kubealign.spec.data import Data, Turns
+from kubealign.spec.engines import Engine
 from kubealign.spec.paths import Place
 from kubealign.spec.rewards import Reward, RewardPlacement
-from kubealign.spec.rollout import ReferencePlacement, Rollout
+from kubealign.spec.rollout import ReferencePlacement, Rollout, RolloutPlacement
 from kubealign.spec.training import HeadInit, Trainer
 from kubealign.spec.validation import Validation
 
@@ -153,6 +154,34 @@ def _rollout_fits(algorithm: Algorithm, rollout: Rollout, validation: Validation
         yield place, 0, f"must be above 0: {_name(algorithm)} learns from what it samples"
 
 
+def _placement_fits(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> Iterator[Problem]:
+    if rollout.placement is not RolloutPlacement.WITH_TRAINER:
+        return
+    own = "set rollout.placement to Own"
+    if not algorithm.value.trains:
+        place: Place = ("rollout", "placement")
+        yield place, rollout.placement, f"{_name(algorithm)} has no trainer to live with: set Own"
+        return
+    if rollout.replicas != trainer.ranks:
+        text = f"each of the trainer's processes has one worker: write {trainer.ranks}, or {own}"
+        yield ("rollout", "replicas"), rollout.replicas, text
+    if rollout.engine.torch is None:
+        member = alias(Engine, rollout.engine.member)
+        text = f"only the torch engine lives with the trainer: set torch, or {own}"
+        yield ("rollout", "engine", member), rollout.engine.value, text
+    elif rollout.engine.torch.tensor_parallel != 1:
+        place = ("rollout", "engine", "torch", "tensorParallel")
+        text = f"a worker WithTrainer is one process: write 1, or {own}"
+        yield place, rollout.engine.torch.tensor_parallel, text
+    if trainer.backend.torch is None:
+        text = f"only the torch backend gives its memory to generation: set torch, or {own}"
+        yield ("trainer", "backend", trainer.backend.member), trainer.backend.value, text
+    staleness = getattr(algorithm.value, "max_staleness", 0)
+    if staleness:
+        place = ("algorithm", _name(algorithm), "maxStaleness")
+        yield place, staleness, f"training and generation take turns: write 0, or {own}"
+
+
 def _overlong_fits(algorithm: Algorithm, rollout: Rollout) -> Iterator[Problem]:
     penalty = getattr(algorithm.value, "overlong", None)
     most = rollout.sampling.max_tokens
@@ -214,6 +243,7 @@ _CHECKS: tuple[Callable[..., Iterator[Problem]], ...] = (
     _ratings_fit,
     _trainer_fits,
     _rollout_fits,
+    _placement_fits,
     _overlong_fits,
     _validation_fits,
     _stopping_fits,

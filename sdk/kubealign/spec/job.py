@@ -13,7 +13,7 @@ from kubealign.spec.lifecycle import Checkpoint, Lifecycle
 from kubealign.spec.models import Model, Policy
 from kubealign.spec.pod_template import PodTemplate
 from kubealign.spec.rewards import Reward
-from kubealign.spec.rollout import ReferencePlacement, Rollout
+from kubealign.spec.rollout import ReferencePlacement, Rollout, RolloutPlacement
 from kubealign.spec.trackers import Tracker
 from kubealign.spec.training import HeadInit, Trainer
 from kubealign.spec.validation import Validation, ValidationScore
@@ -123,6 +123,18 @@ class AlignmentJobSpec(Spec):
     def effective_rollout(self) -> Rollout | None:
         """None: the job has no rollout workers."""
         return self.rollout if self.samples else None
+
+    @property
+    def own_rollout(self) -> Rollout | None:
+        """The rollout whose workers are processes of their own; None: there are none, or they live with the
+        trainer."""
+        own = self.rollout.placement is RolloutPlacement.OWN
+        return self.rollout if self.samples and own else None
+
+    @property
+    def rollout_with_trainer(self) -> bool:
+        """Whether the trainer's processes are the rollout workers too."""
+        return self.samples and self.own_rollout is None
 
     @property
     def effective_critic(self) -> Critic | None:

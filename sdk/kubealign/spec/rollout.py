@@ -49,10 +49,19 @@ class Transport(StrEnum):
     STREAM = "Stream"
 
 
+class Encoding(StrEnum):
+    """Dense: all weights, as they are. Delta: to a worker that streams and holds the version before, only
+    what changed, bit for bit; it keeps a copy of the weights in memory for that."""
+
+    DENSE = "Dense"
+    DELTA = "Delta"
+
+
 class Refit(Spec):
     """The weight broadcast after each step."""
 
     transport: Transport = Field(Transport.AUTO, description="How the bytes travel.")
+    encoding: Encoding = Field(Encoding.DENSE, description="What travels over a stream.")
     timeout_seconds: float = Field(
         120.0, gt=0, description="A worker that has not taken the weights by then is quarantined."
     )
@@ -68,10 +77,21 @@ class MismatchGate(Spec):
     )
 
 
-class Rollout(Spec):
-    """The elastic workers that generate."""
+class RolloutPlacement(StrEnum):
+    """Own: processes of their own, elastic. WithTrainer: one worker in each of the trainer's processes;
+    training and generation take turns with the accelerator, and the idle one rests in the host's memory."""
 
-    replicas: int = Field(1, ge=1, le=1024, description="Workers.")
+    OWN = "Own"
+    WITH_TRAINER = "WithTrainer"
+
+
+class Rollout(Spec):
+    """The workers that generate."""
+
+    placement: RolloutPlacement = Field(RolloutPlacement.OWN, description="Where the workers run.")
+    replicas: int = Field(
+        1, ge=1, le=1024, description="Workers; with placement WithTrainer as many as trainer.ranks."
+    )
     min_replicas: int = Field(
         1,
         ge=1,
@@ -119,6 +139,9 @@ class Rollout(Spec):
                 "Rollout",
                 (("minReplicas",), self.min_replicas, f"must be at most replicas ({self.replicas})"),
             )
+        if self.pod_template is not None and self.placement is not RolloutPlacement.OWN:
+            remedy = f"workers {self.placement} have no pods of their own: set trainer.podTemplate"
+            raise incoherent("Rollout", (("podTemplate",), self.pod_template, remedy))
         return self
 
 

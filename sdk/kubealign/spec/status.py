@@ -54,8 +54,8 @@ class RoleStatus(_Status):
     """The processes of one group."""
 
     name: str = Field(max_length=63, description="prepare, trainer, critic, reference, reward-NAME, ...")
-    replicas: int = Field(description="Processes wanted.")
-    ready: int = Field(description="Processes that serve, or are done.")
+    replicas: int = Field(description="Processes wanted; of rollout workers, those.")
+    ready: int = Field(description="Of these, the ones that serve, or are done.")
 
 
 class Result(_Status):

@@ -16,20 +16,38 @@ class PublishWeightsRequest(_message.Message):
     def __init__(self, fence: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class TensorEntry(_message.Message):
-    __slots__ = ("name", "shape", "dtype", "offset_bytes", "size_bytes", "checksum")
+    __slots__ = ("name", "shape", "dtype", "offset_bytes", "size_bytes", "checksum", "start", "whole_shape")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_BYTES_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_SHAPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     dtype: str
     offset_bytes: int
     size_bytes: int
     checksum: str
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., offset_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
+    start: _containers.RepeatedScalarFieldContainer[int]
+    whole_shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., offset_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ..., start: _Optional[_Iterable[int]] = ..., whole_shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class WeightsPart(_message.Message):
+    __slots__ = ("rank", "tensors", "size_bytes", "sources", "delta_sizes")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    DELTA_SIZES_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    tensors: _containers.RepeatedCompositeFieldContainer[TensorEntry]
+    size_bytes: int
+    sources: _containers.RepeatedCompositeFieldContainer[WeightsSource]
+    delta_sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, rank: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[TensorEntry, _Mapping]]] = ..., size_bytes: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[WeightsSource, _Mapping]]] = ..., delta_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WeightsSource(_message.Message):
     __slots__ = ("shared_memory", "stream")
@@ -69,29 +87,39 @@ class AdapterEncoding(_message.Message):
     scale: float
     def __init__(self, scale: _Optional[float] = ...) -> None: ...
 
+class WrittenPart(_message.Message):
+    __slots__ = ("part", "error")
+    PART_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    part: WeightsPart
+    error: str
+    def __init__(self, part: _Optional[_Union[WeightsPart, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
+
 class WeightsAnnouncement(_message.Message):
-    __slots__ = ("weights", "tensors", "size_bytes", "sources", "canary", "adapter")
+    __slots__ = ("weights", "parts", "size_bytes", "base", "canary", "adapter")
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
-    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
     CANARY_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     weights: _batch_pb2.WeightsId
-    tensors: _containers.RepeatedCompositeFieldContainer[TensorEntry]
+    parts: _containers.RepeatedCompositeFieldContainer[WeightsPart]
     size_bytes: int
-    sources: _containers.RepeatedCompositeFieldContainer[WeightsSource]
+    base: _batch_pb2.WeightsId
     canary: Canary
     adapter: AdapterEncoding
-    def __init__(self, weights: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorEntry, _Mapping]]] = ..., size_bytes: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[WeightsSource, _Mapping]]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., adapter: _Optional[_Union[AdapterEncoding, _Mapping]] = ...) -> None: ...
+    def __init__(self, weights: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[WeightsPart, _Mapping]]] = ..., size_bytes: _Optional[int] = ..., base: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., adapter: _Optional[_Union[AdapterEncoding, _Mapping]] = ...) -> None: ...
 
 class FetchWeightsRequest(_message.Message):
-    __slots__ = ("weights", "tensors")
+    __slots__ = ("weights", "tensors", "delta")
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
     weights: _batch_pb2.WeightsId
-    tensors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, weights: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ...) -> None: ...
+    tensors: _containers.RepeatedScalarFieldContainer[int]
+    delta: bool
+    def __init__(self, weights: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., tensors: _Optional[_Iterable[int]] = ..., delta: _Optional[bool] = ...) -> None: ...
 
 class WeightsChunk(_message.Message):
     __slots__ = ("offset_bytes", "data")
@@ -102,7 +130,7 @@ class WeightsChunk(_message.Message):
     def __init__(self, offset_bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class RefitAcknowledgement(_message.Message):
-    __slots__ = ("worker", "weights", "error", "canary_gap", "transport", "seconds", "received_bytes")
+    __slots__ = ("worker", "weights", "error", "canary_gap", "transport", "seconds", "received_bytes", "delta_parts")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +138,7 @@ class RefitAcknowledgement(_message.Message):
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DELTA_PARTS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     weights: _batch_pb2.WeightsId
     error: str
@@ -117,4 +146,5 @@ class RefitAcknowledgement(_message.Message):
     transport: str
     seconds: float
     received_bytes: int
-    def __init__(self, worker: _Optional[str] = ..., weights: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., error: _Optional[str] = ..., canary_gap: _Optional[float] = ..., transport: _Optional[str] = ..., seconds: _Optional[float] = ..., received_bytes: _Optional[int] = ...) -> None: ...
+    delta_parts: int
+    def __init__(self, worker: _Optional[str] = ..., weights: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., error: _Optional[str] = ..., canary_gap: _Optional[float] = ..., transport: _Optional[str] = ..., seconds: _Optional[float] = ..., received_bytes: _Optional[int] = ..., delta_parts: _Optional[int] = ...) -> None: ...

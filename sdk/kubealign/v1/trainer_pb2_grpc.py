@@ -80,11 +80,6 @@ class TrainerStub:
                 request_serializer=kubealign_dot_v1_dot_refit__pb2.PublishWeightsRequest.SerializeToString,
                 response_deserializer=kubealign_dot_v1_dot_refit__pb2.WeightsAnnouncement.FromString,
                 _registered_method=True)
-        self.FetchWeights = channel.unary_stream(
-                '/kubealign.v1.Trainer/FetchWeights',
-                request_serializer=kubealign_dot_v1_dot_refit__pb2.FetchWeightsRequest.SerializeToString,
-                response_deserializer=kubealign_dot_v1_dot_refit__pb2.WeightsChunk.FromString,
-                _registered_method=True)
 
 
 class TrainerServicer:
@@ -148,13 +143,6 @@ class TrainerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def FetchWeights(self, request, context):
-        """The stream transport: the bytes of the tensors named, in chunks of 1 to 4 MiB.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_TrainerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -202,11 +190,6 @@ def add_TrainerServicer_to_server(servicer, server):
                     servicer.PublishWeights,
                     request_deserializer=kubealign_dot_v1_dot_refit__pb2.PublishWeightsRequest.FromString,
                     response_serializer=kubealign_dot_v1_dot_refit__pb2.WeightsAnnouncement.SerializeToString,
-            ),
-            'FetchWeights': grpc.unary_stream_rpc_method_handler(
-                    servicer.FetchWeights,
-                    request_deserializer=kubealign_dot_v1_dot_refit__pb2.FetchWeightsRequest.FromString,
-                    response_serializer=kubealign_dot_v1_dot_refit__pb2.WeightsChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -452,33 +435,6 @@ class Trainer:
             '/kubealign.v1.Trainer/PublishWeights',
             kubealign_dot_v1_dot_refit__pb2.PublishWeightsRequest.SerializeToString,
             kubealign_dot_v1_dot_refit__pb2.WeightsAnnouncement.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def FetchWeights(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/kubealign.v1.Trainer/FetchWeights',
-            kubealign_dot_v1_dot_refit__pb2.FetchWeightsRequest.SerializeToString,
-            kubealign_dot_v1_dot_refit__pb2.WeightsChunk.FromString,
             options,
             channel_credentials,
             insecure,

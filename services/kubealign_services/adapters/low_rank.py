@@ -7,11 +7,18 @@ The names are those of a PEFT adapter's file, less its prefix: LAYER.lora_A.weig
 with DoRA LAYER.lora_magnitude_vector.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+
+def row_norms(whole: Tensor) -> Tensor:
+    """[outputs, inputs] -> the Euclidean norm [outputs] of each output's inputs."""
+    norms: Tensor = torch.linalg.vector_norm(whole, dim=1)
+    return norms
+
 
 _DOWN, _UP, _MAGNITUDE = ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"
 
@@ -32,16 +39,22 @@ class LowRank:
         if self.magnitude is not None:
             yield layer + _MAGNITUDE, self.magnitude
 
-    def merged(self, weight: Tensor, scale: float, transposed: bool) -> Tensor:
+    def merged(
+        self,
+        weight: Tensor,
+        scale: float,
+        transposed: bool,
+        norms: Callable[[Tensor], Tensor] = row_norms,
+    ) -> Tensor:
         """W' in at least fp32, of the shape of weight, which stays as it is: [outputs, inputs], or where
-        `transposed` [inputs, outputs], as GPT-2 keeps it."""
+        `transposed` [inputs, outputs], as GPT-2 keeps it. norms: |V| of V, also where V has but a part of the
+        inputs."""
         wide = torch.promote_types(weight.dtype, torch.float32)
         base = weight.to(wide)
         difference = (self.up.to(wide) @ self.down.to(wide)).mul_(scale)
         whole = (base.T if transposed else base) + difference
         if self.magnitude is not None:
-            norms = torch.linalg.vector_norm(whole, dim=1)
-            whole *= (self.magnitude.to(wide) / norms)[:, None]
+            whole *= (self.magnitude.to(wide) / norms(whole))[:, None]
         return whole.T if transposed else whole
 
 

@@ -22,7 +22,7 @@ from kubealign_services.bus.losses import Losses
 from kubealign_services.bus.memory import too_large, unknown_subject
 from kubealign_services.bus.streams import Streams
 
-#: What a process held when it died goes to another one after so long. Whoever works longer says so (keepalive).
+#: What a process held when it died goes to another one after so long. Whoever works longer says so.
 ACK_WAIT_SECONDS = 10.0
 
 # Of one attempt; the publisher's deadline spans many.

@@ -89,6 +89,10 @@ class Generator(Protocol):
     async def run(self) -> None:
         """Work for ever. Raises what ends the engine for good."""
 
+    async def lost(self) -> str:
+        """Return, with the cause, each time that the engine has lost its weights: it is started again without
+        any. Never for an engine in the process, which ends with it."""
+
     def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
         """The group's samples, each as soon as it is finished. Leaving early frees what it held. Raises
         RequestRefused; EngineLost where the engine went away under it."""

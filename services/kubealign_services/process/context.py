@@ -5,10 +5,10 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
-from kubealign.process import ProcessSettings
+from kubealign.process import ProcessSettings, Role
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.bus.bounds import Bounds, bounds_for
 from kubealign_services.bus.contract import Bus
@@ -42,6 +42,8 @@ class Context:
     heartbeat: Heartbeat
     #: Whether it does what it is there for: it serves, or follows the rank that does.
     ready: bool = False
+    #: What must be so besides for others to count on it: the server of its engine is well.
+    conditions: list[Callable[[], bool]] = field(default_factory=list)
     #: What goes on in a thread that nobody can end; the process ends without it.
     left_behind: str = ""
     #: Of the thread of `compute`.
@@ -51,6 +53,35 @@ class Context:
     _executor: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
     )
+
+    #: Other parts of the same process.
+    _others: list["Context"] = field(default_factory=list)
+
+    def beside(self, name: str, role: Role) -> "Context":
+        """The surroundings of another part of this process, which has a name and a thread of `compute` of its
+        own. It serves nothing, and what it says goes with this part's heartbeats."""
+        alone = {"name": name, "role": role, "world_size": 1, "rank": 0, "listen": None, "advertise": None}
+        other = replace(
+            self,
+            settings=self.settings.model_copy(update={**alone, "rendezvous": None}),
+            heartbeat=self.heartbeat.beside(),
+            computing="",
+            _executor=ThreadPoolExecutor(max_workers=1, thread_name_prefix=name),
+            _others=[],
+        )
+        self._others.append(other)
+        return other
+
+    @property
+    def unfinished(self) -> str:
+        """What goes on in a thread of the process, so that it could not simply end; empty: nothing."""
+        own = self.computing or self.left_behind
+        return own or next((other.unfinished for other in self._others if other.unfinished), "")
+
+    @property
+    def answers(self) -> bool:
+        """Whether others can count on it now."""
+        return self.ready and all(holds() for holds in self.conditions)
 
     async def compute(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it on the one thread that computes, so that the event loop goes on; calls queue in their order.
@@ -100,7 +131,8 @@ class Context:
 
     def close(self) -> None:
         """Take no more computations. One that runs goes on."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for part in (self, *self._others):
+            part._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def bounds_of(job: AlignmentJob) -> dict[str, Bounds]:

@@ -4,12 +4,14 @@ Reads what Kubernetes gives (an environment variable, a Secret, a ConfigMap), wr
 role is started with anywhere, and becomes that role.
 """
 
+import gc
 import importlib
 import logging
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from pydantic import ValidationError
 
@@ -43,7 +45,7 @@ def main(
         _set_up_libraries(settings, environment)
         path = _write(settings, mounts.runtime)
         try:
-            module = importlib.import_module(argv[1])
+            module = _imported(argv[1])
         except ImportError as error:
             raise PermanentFailure(f"the image cannot import {argv[1]}: {error}") from error
     except PermanentFailure as failure:
@@ -53,6 +55,15 @@ def main(
         return Exit.PERMANENT
     code: int = module.main([argv[1], str(path)])
     return code
+
+
+def _imported(name: str) -> ModuleType:
+    """A module. What it imports stays: looking for garbage meanwhile is a seventh of the time."""
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        gc.enable()
 
 
 def _settings(mounts: Mounts, environment: MutableMapping[str, str]) -> ProcessSettings:

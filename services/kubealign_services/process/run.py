@@ -101,11 +101,9 @@ async def _run(
         code = await work
         begin_to_end(code)
     log.info("ended", extra={"code": int(code)})
-    if context.computing or context.left_behind:
+    if context.unfinished:
         # Nobody waits for its result any more; its thread, or what it does at exit, would keep the process.
-        log.warning(
-            "left a computation behind", extra={"computation": context.computing or context.left_behind}
-        )
+        log.warning("left a computation behind", extra={"computation": context.unfinished})
         end_now(code)
     return code
 
@@ -117,7 +115,7 @@ async def _outcome(main: Main, context: Context) -> int:
         async with AsyncExitStack() as stack:
             stack.callback(context.close)
             if settings.health is not None:
-                await stack.enter_async_context(HealthServer(settings.health, lambda: context.ready))
+                await stack.enter_async_context(HealthServer(settings.health, lambda: context.answers))
             if settings.metrics is not None:
                 stack.enter_context(MetricsServer(settings.metrics, settings.tls, context.metrics))
             await stack.enter_async_context(context.read_model)

@@ -58,10 +58,12 @@ class RefitReport:
             "seconds/refit": self.seconds,
             "refit/snapshot_seconds": self.snapshot_seconds,
             "refit/bytes": float(self.size_bytes),
+            "refit/received_bytes": float(sum(answer.received_bytes for answer in answers)),
             "refit/retries": float(self.retries),
             "refit/workers": float(len(self.committed)),
             "refit/shared_memory_workers": float(transports.count("shared_memory")),
             "refit/stream_workers": float(transports.count("stream")),
+            "refit/delta_workers": float(sum(answer.delta_parts > 0 for answer in answers)),
             "refit/quarantined_workers": float(len(self.quarantined)),
             "refit/canary_gap": max((answer.canary_gap for answer in answers), default=0.0),
         }

@@ -1,18 +1,21 @@
-"""The layout of a snapshot: which bytes are which tensor, and how to tell that they are the right ones. Pure.
+"""The layout of snapshots: which bytes are which piece of which tensor, and how to tell that they are the
+right ones. Pure.
 
-Tensors lie one after another, each starting at a multiple of 64 bytes, in the order of the manifest.
-Checksums are xxh3-64 of a tensor's bytes; the digest of the weights is xxh3-128 over the checksums'
-hexadecimal text, in order.
+A sender's ranks have a part each. In a part the pieces lie one after another, each starting at a multiple of
+64 bytes, in the order of the manifest. Checksums are xxh3-64 of a piece's bytes; the digest of the weights is
+xxh3-128 over the checksums' hexadecimal text, part after part by rank, in order.
 """
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import torch
 import xxhash
 from torch import Tensor
 
 from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign_services.refit.tiling import Box, overlap, uncovered
 
 ALIGNMENT = 64
 
@@ -22,7 +25,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class BadManifest(ValueError):
-    """An announcement contradicts itself. Names the tensor and the field."""
+    """An announcement contradicts itself. Names the tensor and the field or the range."""
 
 
 class CorruptTransfer(RuntimeError):
@@ -41,10 +44,10 @@ def dtype_name(name: str, tensor: Tensor) -> str:
     return _NAMES[tensor.dtype]
 
 
-def weights_digest(tensors: Iterable[refit_pb2.TensorEntry]) -> str:
+def weights_digest(parts: Iterable[refit_pb2.WeightsPart]) -> str:
     """xxh3-128 over the checksums in order, hexadecimal."""
     digest = xxhash.xxh3_128()
-    for entry in tensors:
+    for entry in chain.from_iterable(part.tensors for part in parts):
         digest.update(entry.checksum.encode())
     return str(digest.hexdigest())
 
@@ -54,10 +57,42 @@ def identity(weights: batch_pb2.WeightsId) -> str:
     return f"version {weights.version} (fence {weights.fence}, digest {weights.digest[:12]})"
 
 
+def box_of(entry: refit_pb2.TensorEntry) -> Box:
+    """Where the piece lies in its tensor."""
+    shape = tuple(entry.shape)
+    return Box(tuple(entry.start), shape) if entry.start else Box.whole(shape)
+
+
+def whole_shape(entry: refit_pb2.TensorEntry) -> tuple[int, ...]:
+    """Of the tensor that the piece is of."""
+    return tuple(entry.whole_shape) or tuple(entry.shape)
+
+
 def check_announcement(announcement: refit_pb2.WeightsAnnouncement) -> None:
-    """Raises BadManifest when sizes, offsets, dtypes or the digest do not fit one another."""
+    """Raises BadManifest when sizes, offsets, dtypes, pieces or the digest do not fit one another."""
+    pieces: dict[str, list[tuple[int, refit_pb2.TensorEntry]]] = {}
+    ranks = [part.rank for part in announcement.parts]
+    if ranks != sorted(set(ranks)):
+        raise BadManifest(f"parts are of the ranks {ranks}; each comes once, in ascending order")
+    for part in announcement.parts:
+        _check_part(part)
+        for entry in part.tensors:
+            pieces.setdefault(entry.name, []).append((part.rank, entry))
+    size = sum(part.size_bytes for part in announcement.parts)
+    if not pieces or announcement.size_bytes != size:
+        raise BadManifest(
+            f"size_bytes is {announcement.size_bytes}; its {len(pieces)} tensors take {size} bytes"
+        )
+    for name, held in pieces.items():
+        _check_tensor(name, held)
+    digest = weights_digest(announcement.parts)
+    if digest != announcement.weights.digest:
+        raise BadManifest(f"the checksums have digest {digest}, announced was {announcement.weights.digest}")
+
+
+def _check_part(part: refit_pb2.WeightsPart) -> None:
     end = 0
-    for entry in announcement.tensors:
+    for entry in part.tensors:
         if entry.dtype not in DTYPES:
             raise BadManifest(f"{entry.name}: dtype is {entry.dtype!r}; it may be {', '.join(DTYPES)}")
         size = math.prod(entry.shape) * DTYPES[entry.dtype].itemsize
@@ -69,17 +104,50 @@ def check_announcement(announcement: refit_pb2.WeightsAnnouncement) -> None:
         if entry.offset_bytes != aligned(end):
             raise BadManifest(f"{entry.name}: starts at {entry.offset_bytes}, not at {aligned(end)}")
         end = entry.offset_bytes + size
-    if not announcement.tensors or announcement.size_bytes != end:
+    if part.size_bytes != end:
         raise BadManifest(
-            f"size_bytes is {announcement.size_bytes}; its {len(announcement.tensors)} tensors end at {end}"
+            f"size_bytes of rank {part.rank} is {part.size_bytes}; "
+            f"its {len(part.tensors)} tensors end at {end}"
         )
-    digest = weights_digest(announcement.tensors)
-    if digest != announcement.weights.digest:
-        raise BadManifest(f"the checksums have digest {digest}, announced was {announcement.weights.digest}")
+    if part.delta_sizes and len(part.delta_sizes) != len(part.tensors):
+        raise BadManifest(
+            f"delta_sizes of rank {part.rank} has {len(part.delta_sizes)} entries "
+            f"for {len(part.tensors)} tensors"
+        )
+
+
+def _check_tensor(name: str, held: Sequence[tuple[int, refit_pb2.TensorEntry]]) -> None:
+    """The pieces are of one tensor, and together the whole of it, once."""
+    first = held[0][1]
+    whole = Box.whole(whole_shape(first))
+    for rank, entry in held:
+        if entry.dtype != first.dtype:
+            raise BadManifest(f"{name}: dtype is {first.dtype} at rank {held[0][0]}, {entry.dtype} at {rank}")
+        if whole_shape(entry) != whole.shape:
+            raise BadManifest(
+                f"{name}: whole_shape is {list(whole.shape)} at rank {held[0][0]}, "
+                f"{list(whole_shape(entry))} at {rank}"
+            )
+        dimensions = len(entry.start) or len(entry.shape)
+        if not dimensions == len(entry.shape) == len(whole.shape):
+            raise BadManifest(f"{name}: start, shape and whole_shape of rank {rank} differ in dimensions")
+        if any(end > size for end, size in zip(box_of(entry).end, whole.shape, strict=True)):
+            raise BadManifest(
+                f"{name}: {box_of(entry)} of rank {rank} reaches beyond the shape {list(whole.shape)}"
+            )
+    boxes = [box_of(entry) for _, entry in held]
+    pair = overlap(boxes)
+    if pair is not None:
+        one, other = pair
+        raise BadManifest(
+            f"{name}: {boxes[one]} of rank {held[one][0]} and {boxes[other]} of rank {held[other][0]} overlap"
+        )
+    if sum(box.size for box in boxes) != whole.size:
+        raise BadManifest(f"{name}: {uncovered(whole, boxes)} of {list(whole.shape)} is in no part")
 
 
 def verify(snapshot: memoryview, tensors: Sequence[refit_pb2.TensorEntry], source: str) -> None:
-    """Raises CorruptTransfer naming every tensor of the snapshot's bytes whose checksum differs."""
+    """Raises CorruptTransfer naming every tensor of the part's bytes whose checksum differs."""
     corrupt = [
         entry.name
         for entry in tensors
@@ -93,12 +161,8 @@ def verify(snapshot: memoryview, tensors: Sequence[refit_pb2.TensorEntry], sourc
         )
 
 
-def tensor_views(snapshot: memoryview, tensors: Iterable[refit_pb2.TensorEntry]) -> list[tuple[str, Tensor]]:
-    """(name, tensor) for each entry, without a copy: they are valid as long as the snapshot's bytes are."""
-    return [(entry.name, _view(snapshot, entry)) for entry in tensors]
-
-
-def _view(snapshot: memoryview, entry: refit_pb2.TensorEntry) -> Tensor:
+def piece_view(snapshot: memoryview, entry: refit_pb2.TensorEntry) -> Tensor:
+    """The piece, without a copy: valid as long as the part's bytes are."""
     dtype = DTYPES[entry.dtype]
     shape = tuple(entry.shape)
     if entry.size_bytes == 0:

@@ -1,156 +1,139 @@
-"""The receiver's side of a transfer: the first source within reach, nothing handed out before it is
+"""The receiver's side of a transfer: what is wanted of each part, nothing handed out before it is
 verified."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
+from kubealign.spec.rollout import Encoding
 from kubealign.v1 import refit_pb2
-from kubealign_services.refit.manifest import (
-    CorruptTransfer,
-    check_announcement,
-    identity,
-    tensor_views,
-    verify,
-)
-from kubealign_services.refit.shared_memory import MappedSnapshot, host_identity
+from kubealign_services.refit.assembly import Assembled
+from kubealign_services.refit.kept import KeptWeights
+from kubealign_services.refit.manifest import CorruptTransfer, check_announcement
+from kubealign_services.refit.part_fetch import SHARED_MEMORY, STREAM, Held, PartFetcher, PartRequest
+from kubealign_services.refit.plan import Plan, Wanted, plan
 from kubealign_services.refit.stream import OpenStream
 from kubealign_services.rpc.errors import NotFound, Unreachable
 
-SHARED_MEMORY = "shared_memory"
-STREAM = "stream"
+__all__ = ["SHARED_MEMORY", "STREAM", "Transfer", "WeightsReceiver"]
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Verified weights. tensors: views by Hugging Face name, to be copied from while the transfer is open."""
+    """Verified weights. tensors: by Hugging Face name, to be copied from while the transfer is open; of a
+    receiver that wants ranges, those, and `tensors.slices()` says where each lies.
 
-    tensors: list[tuple[str, Tensor]]
+    transport: stream, where any part came through one. delta_parts: of how many the changes alone came."""
+
+    tensors: Assembled
     transport: str
     received_bytes: int
-    #: Raises SnapshotGone when what was copied from the views until now may not be whole.
-    confirm: Callable[[], None]
-    close: Callable[[], None]
+    delta_parts: int
+    parts: tuple[Held, ...]
+
+    def confirm(self) -> None:
+        """Raises SnapshotGone when what was copied from the tensors until now may not be whole."""
+        for part in self.parts:
+            part.confirm()
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.close()
 
 
 class WeightsReceiver:
     """Fetches announced weights.
 
     directory: this process's view of the job's shared memory. open_stream: how a stream is opened.
-    timeout: seconds for one transfer.
+    timeout: seconds for one transfer. wanted: the ranges that are fetched and handed out; None: all, whole.
+    encoding: with DELTA, what was streamed is kept for the next version's changes to be made to.
     """
 
-    def __init__(self, directory: Path, open_stream: OpenStream, timeout: float) -> None:
-        self._directory = directory
-        self._open_stream = open_stream
-        self._timeout = timeout
+    def __init__(
+        self,
+        directory: Path,
+        open_stream: OpenStream,
+        timeout: float,
+        wanted: Wanted | None = None,
+        encoding: Encoding = Encoding.DENSE,
+    ) -> None:
+        self._parts = PartFetcher(directory, open_stream, timeout)
+        self._wanted = wanted
+        self._encoding = encoding
+        self._kept = KeptWeights()
 
     @asynccontextmanager
     async def fetch(self, announcement: refit_pb2.WeightsAnnouncement) -> AsyncIterator[Transfer]:
-        """Fetch and verify; what is yielded is valid within the block.
+        """Fetch and verify; what is yielded is valid within the block. A block that fails is followed by a
+        full transfer.
 
-        After a source that fails or corrupts, the next one is tried, or the only one once more. Raises
-        BadManifest, or what the last source did, with all causes: CorruptTransfer, SnapshotGone (NotFound),
-        Unreachable.
+        Raises BadManifest, or what a part's last source did, with all causes: CorruptTransfer, SnapshotGone
+        (NotFound), Unreachable.
         """
-        transfer = await self._fetch(announcement)
         try:
-            yield transfer
-        finally:
-            transfer.close()
+            transfer = await self._fetch(announcement)
+            try:
+                yield transfer
+            finally:
+                transfer.close()
+        except BaseException:
+            self._kept.forget()
+            raise
 
     async def _fetch(self, announcement: refit_pb2.WeightsAnnouncement) -> Transfer:
         check_announcement(announcement)
-        reachable = [source for source in announcement.sources if self._reaches(source)]
-        if not reachable:
-            raise Unreachable(
-                f"weights {identity(announcement.weights)} have no source that can be reached from here: "
-                f"{', '.join(map(_name, announcement.sources)) or 'none was announced'}"
-            )
-        causes: list[str] = []
-        attempts = reachable if len(reachable) > 1 else reachable * 2
-        for source in attempts:
-            try:
-                return await self._from(source, announcement)
-            except (CorruptTransfer, NotFound, Unreachable) as error:
-                causes.append(str(error))
-                last = error
-        raise type(last)("; then ".join(dict.fromkeys(causes)))
-
-    def _reaches(self, source: refit_pb2.WeightsSource) -> bool:
-        if source.HasField("shared_memory"):
-            return self._directory.is_dir() and source.shared_memory.host == host_identity(self._directory)
-        return source.HasField("stream")
-
-    async def _from(
-        self, source: refit_pb2.WeightsSource, announcement: refit_pb2.WeightsAnnouncement
-    ) -> Transfer:
-        if source.HasField("shared_memory"):
-            return await asyncio.to_thread(self._map, source.shared_memory.name, announcement)
-        snapshot = await self._stream(source.stream.address, announcement)
-        return await asyncio.to_thread(self._verified, snapshot, announcement, STREAM)
-
-    def _map(self, name: str, announcement: refit_pb2.WeightsAnnouncement) -> Transfer:
-        mapped = MappedSnapshot(self._directory, name, announcement)
-        try:
-            try:
-                transfer = self._verified(mapped.snapshot, announcement, SHARED_MEMORY, mapped)
-            finally:
-                # Overwritten in the meantime is not corrupt: it is gone, and says so.
-                mapped.confirm()
-        except BaseException:
-            mapped.close()
-            raise
-        return transfer
-
-    async def _stream(self, address: str, announcement: refit_pb2.WeightsAnnouncement) -> memoryview:
-        # Memory of torch's own, so that views of it keep it alive.
-        snapshot: memoryview = torch.empty(announcement.size_bytes, dtype=torch.uint8).numpy().data
-        request = refit_pb2.FetchWeightsRequest(weights=announcement.weights)
-        received = 0
-        chunks = self._open_stream(address, request, self._timeout)
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                end = chunk.offset_bytes + len(chunk.data)
-                if end > announcement.size_bytes:
-                    raise CorruptTransfer(
-                        f"{address} sent bytes up to {end} of a snapshot of {announcement.size_bytes}"
-                    )
-                snapshot[chunk.offset_bytes : end] = chunk.data
-                received += len(chunk.data)
-        if received != announcement.size_bytes:
-            raise CorruptTransfer(
-                f"{address} sent {received} bytes of a snapshot of {announcement.size_bytes}"
-            )
-        return snapshot
-
-    def _verified(
-        self,
-        snapshot: memoryview,
-        announcement: refit_pb2.WeightsAnnouncement,
-        transport: str,
-        mapped: MappedSnapshot | None = None,
-    ) -> Transfer:
-        verify(snapshot, announcement.tensors, transport.replace("_", " "))
+        wanted = plan(announcement, self._wanted)
+        requests = {part: self._request(announcement, part, places) for part, places in wanted.needed.items()}
+        held = dict(zip(requests, await self._all(list(requests.values())), strict=True))
+        self._keep(announcement, wanted, held)
+        transports = {part.transport for part in held.values()}
         return Transfer(
-            tensors=tensor_views(snapshot, announcement.tensors),
-            transport=transport,
-            received_bytes=announcement.size_bytes,
-            confirm=mapped.confirm if mapped else _own_memory,
-            close=mapped.close if mapped else _own_memory,
+            tensors=Assembled(announcement, wanted, {place: part.snapshot for place, part in held.items()}),
+            transport=STREAM if STREAM in transports else SHARED_MEMORY,
+            received_bytes=sum(part.received_bytes for part in held.values()),
+            delta_parts=sum(part.is_delta for part in held.values()),
+            parts=tuple(held.values()),
         )
 
+    def _request(
+        self, announcement: refit_pb2.WeightsAnnouncement, place: int, places: tuple[int, ...]
+    ) -> PartRequest:
+        part = announcement.parts[place]
+        base = None
+        if announcement.HasField("base"):
+            base = self._kept.taken(announcement.base, part, places)
+        return PartRequest(announcement.weights, part, places, base)
 
-def _own_memory() -> None:
-    """Nobody else changes it, and it goes with the last view."""
+    async def _all(self, requests: list[PartRequest]) -> list[Held]:
+        """All at once, each from its own rank. Raises the first failure, when the others have ended."""
+        several = len(requests) > 1
+        results = await asyncio.gather(
+            *(self._named(request) if several else self._parts.fetch(request) for request in requests),
+            return_exceptions=True,
+        )
+        failures = [result for result in results if isinstance(result, BaseException)]
+        held = [result for result in results if isinstance(result, Held)]
+        if failures:
+            for part in held:
+                part.close()
+            raise failures[0]
+        return held
 
+    async def _named(self, request: PartRequest) -> Held:
+        """Fetch it; failures say of which rank."""
+        try:
+            return await self._parts.fetch(request)
+        except (CorruptTransfer, NotFound, Unreachable) as error:
+            raise type(error)(f"the part of rank {request.part.rank}: {error}") from error
 
-def _name(source: refit_pb2.WeightsSource) -> str:
-    if source.HasField("shared_memory"):
-        return f"shared memory {source.shared_memory.name}"
-    return f"stream {source.stream.address}"
+    def _keep(self, announcement: refit_pb2.WeightsAnnouncement, wanted: Plan, held: dict[int, Held]) -> None:
+        """For the next version's changes, where the sender makes any."""
+        if self._encoding is Encoding.DENSE or announcement.HasField("adapter"):
+            self._kept.forget()
+            return
+        self._kept.keep(
+            announcement,
+            {place: (part.snapshot, wanted.needed[place]) for place, part in held.items() if part.owned},
+        )

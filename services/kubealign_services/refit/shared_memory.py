@@ -4,7 +4,7 @@ import mmap
 import os
 from pathlib import Path
 
-from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign.v1 import batch_pb2
 from kubealign_services.refit.manifest import identity
 from kubealign_services.refit.snapshot import HEADER_BYTES, header_of
 from kubealign_services.rpc.errors import NotFound
@@ -28,11 +28,12 @@ def host_identity(directory: Path) -> str:
 class MappedSnapshot:
     """A view of a snapshot file. `snapshot` is valid until `confirm` says otherwise; copy before using it."""
 
-    def __init__(self, directory: Path, name: str, announcement: refit_pb2.WeightsAnnouncement) -> None:
-        """Raises SnapshotGone when the file is not there or holds something else."""
+    def __init__(self, directory: Path, name: str, weights: batch_pb2.WeightsId, size_bytes: int) -> None:
+        """size_bytes: of the part that the file holds. Raises SnapshotGone when the file is not there or
+        holds something else."""
         if Path(name).name != name:
             raise SnapshotGone(f"{name!r} is not the name of a file in {directory}")
-        self._weights: batch_pb2.WeightsId = announcement.weights
+        self._weights = weights
         path = directory / name
         try:
             self._file = path.open("rb", buffering=0)
@@ -41,9 +42,7 @@ class MappedSnapshot:
         try:
             self.confirm()
             # A private map: what is done to the views by mistake does not reach other readers.
-            whole = mmap.mmap(
-                self._file.fileno(), HEADER_BYTES + announcement.size_bytes, access=mmap.ACCESS_COPY
-            )
+            whole = mmap.mmap(self._file.fileno(), HEADER_BYTES + size_bytes, access=mmap.ACCESS_COPY)
         except (ValueError, SnapshotGone):
             self._file.close()
             raise self._gone(path) from None

@@ -1,4 +1,4 @@
-"""A snapshot file: a header, then the tensors' bytes. One process writes it, others map it.
+"""A snapshot file: a header, then the pieces' bytes. One process writes it, others map it.
 
 The header says whose bytes these are, and is blanked before the first of them changes: a reader that finds
 the same header before and after has read one whole snapshot. Files grow and never shrink, so a reader's map
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.refit.manifest import aligned, dtype_name
+from kubealign_services.training.slices import WeightSlice
 
 HEADER_BYTES = 64
 _MAGIC = b"kubealgn"
@@ -38,24 +39,33 @@ class SnapshotFile:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
 
-    def write(self, tensors: Iterable[tuple[str, Tensor]]) -> list[refit_pb2.TensorEntry]:
-        """Replace the contents by these tensors, which may be made one at a time. `seal` must follow.
+    def write(self, slices: Iterable[WeightSlice]) -> list[refit_pb2.TensorEntry]:
+        """Replace the contents by these pieces, which may be made one at a time. `seal` must follow.
 
-        Raises ValueError for a dtype that is not broadcast or a name that comes twice; OSError when there is
+        Raises ValueError for a dtype that is not broadcast or a piece that comes twice; OSError when there is
         no room.
         """
-        self._pwrite(_BLANK, 0)
-        entries: dict[str, refit_pb2.TensorEntry] = {}
+        self.blank()
+        entries: dict[tuple[str, tuple[int, ...]], refit_pb2.TensorEntry] = {}
         offset = 0
-        for name, tensor in tensors:
-            if name in entries:
-                raise ValueError(f"{name} comes twice among the weights")
+        for piece in slices:
+            if (piece.name, piece.start) in entries:
+                raise ValueError(f"{piece.name} comes twice among the weights")
             padding = aligned(offset) - offset
-            self._pwrite(bytes(padding), HEADER_BYTES + offset)
+            self.put(bytes(padding), offset)
             offset += padding
-            entries[name] = self._write_tensor(name, tensor, offset)
-            offset += entries[name].size_bytes
+            entry = self._write_piece(piece, offset)
+            entries[piece.name, piece.start] = entry
+            offset += entry.size_bytes
         return list(entries.values())
+
+    def blank(self) -> None:
+        """From here on the file is nobody's."""
+        self._pwrite(_BLANK, 0)
+
+    def put(self, data: bytes | memoryview, offset: int) -> None:
+        """Write bytes at an offset as in the manifest. Raises OSError when there is no room."""
+        self._pwrite(data, HEADER_BYTES + offset)
 
     def seal(self, weights: batch_pb2.WeightsId) -> None:
         """Say whose bytes these are."""
@@ -75,20 +85,24 @@ class SnapshotFile:
         self.path.unlink(missing_ok=True)
         os.close(self._file)
 
-    def _write_tensor(self, name: str, tensor: Tensor, offset: int) -> refit_pb2.TensorEntry:
-        data = _bytes_of(tensor)
+    def _write_piece(self, piece: WeightSlice, offset: int) -> refit_pb2.TensorEntry:
+        data = _bytes_of(piece.tensor)
         checksum = xxhash.xxh3_64()
         for start in range(0, len(data), _COPY_BYTES):
-            piece = data[start : start + _COPY_BYTES]
-            checksum.update(piece)
-            self._pwrite(piece, HEADER_BYTES + offset + start)
+            stretch = data[start : start + _COPY_BYTES]
+            checksum.update(stretch)
+            self.put(stretch, offset + start)
+        shape = tuple(piece.tensor.shape)
+        is_whole = shape == piece.shape
         return refit_pb2.TensorEntry(
-            name=name,
-            shape=list(tensor.shape),
-            dtype=dtype_name(name, tensor),
+            name=piece.name,
+            shape=shape,
+            dtype=dtype_name(piece.name, piece.tensor),
             offset_bytes=offset,
             size_bytes=len(data),
             checksum=checksum.hexdigest(),
+            start=() if is_whole else piece.start,
+            whole_shape=() if is_whole else piece.shape,
         )
 
     def _pwrite(self, data: bytes | memoryview, offset: int) -> None:
@@ -105,16 +119,17 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 
 def ranges(tensors: Iterable[refit_pb2.TensorEntry], longest: int) -> Iterator[tuple[int, int]]:
-    """(offset, count) that cover these tensors, neighbours together, none longer than `longest` bytes."""
+    """(offset, count) that cover these pieces, neighbours together, none longer than `longest` bytes."""
     start = end = 0
     for entry in tensors:
         if entry.offset_bytes != aligned(end):
-            yield from _cut(start, end, longest)
+            yield from cut(start, end, longest)
             start = entry.offset_bytes
         end = entry.offset_bytes + entry.size_bytes
-    yield from _cut(start, end, longest)
+    yield from cut(start, end, longest)
 
 
-def _cut(start: int, end: int, longest: int) -> Iterator[tuple[int, int]]:
+def cut(start: int, end: int, longest: int) -> Iterator[tuple[int, int]]:
+    """(offset, count) that cover start to end, none longer than `longest` bytes."""
     for offset in range(start, end, longest):
         yield offset, min(longest, end - offset)

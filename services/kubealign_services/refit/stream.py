@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from kubealign.process import TlsFiles
-from kubealign.v1 import refit_pb2, trainer_pb2_grpc
+from kubealign.v1 import refit_pb2, sender_pb2_grpc
 from kubealign_services.rpc.client import Peer
 from kubealign_services.rpc.errors import Unreachable
 
@@ -26,7 +26,7 @@ class PeerStreams:
     ) -> AsyncGenerator[refit_pb2.WeightsChunk]:
         peer = self._peers.get(address)
         if peer is None:
-            peer = Peer("the sender", address, self._tls, trainer_pb2_grpc.TrainerStub)
+            peer = Peer("the sender", address, self._tls, sender_pb2_grpc.WeightsSenderStub)
             self._peers[address] = peer
         try:
             async with aclosing(peer.stream("FetchWeights", request, timeout)) as chunks:

@@ -71,6 +71,9 @@ class RefitWorker:
         # While what runs finishes, nothing new begins: else a busy target would never be idle.
         self._draining = False
         self._change = asyncio.Condition()
+        self._newest: refit_pb2.WeightsAnnouncement | None = None
+        # One at a time: announced weights, and those that a target which lost them gets again.
+        self._taking = asyncio.Lock()
 
     @property
     def quarantined(self) -> bool:
@@ -79,9 +82,30 @@ class RefitWorker:
     async def run(self) -> None:
         """Take announcements until the bus is closed. A refit that fails is told, and the loop goes on."""
         async for data in self._bus.latest("refit"):
-            announcement = refit_pb2.WeightsAnnouncement.FromString(data)
-            acknowledgement = await self._take(announcement)
-            await self._acknowledge(acknowledgement)
+            self._newest = refit_pb2.WeightsAnnouncement.FromString(data)
+            await self._take_newest(self._newest)
+
+    @property
+    def lacks_weights(self) -> bool:
+        """Whether weights were announced that the target does not hold."""
+        return self._newest is not None and (self.current is None or self.quarantined)
+
+    async def lose(self, cause: str) -> None:
+        """The target holds nothing any more: it is quarantined, where there is something to get again."""
+        async with self._taking:
+            self.current = None
+            if self._newest is not None:
+                self.cause = cause
+            await self._changed()
+
+    async def take_again(self) -> None:
+        """Take the newest announced weights, if the target does not hold them."""
+        if self._newest is not None:
+            await self._take_newest(self._newest)
+
+    async def _take_newest(self, announcement: refit_pb2.WeightsAnnouncement) -> None:
+        async with self._taking:
+            await self._acknowledge(await self._take(announcement))
 
     async def wait_for(self, fence: int, version: int, timeout: float) -> None:
         """Return once the target holds these weights or later ones of the same fence, and is not being
@@ -154,6 +178,7 @@ class RefitWorker:
         async with self._receiver.fetch(announcement) as transfer:
             answer.transport = transfer.transport
             answer.received_bytes = transfer.received_bytes
+            answer.delta_parts = transfer.delta_parts
             self._phase = "running samples to finish"
             self._draining = True
             async with self._target.drained():

@@ -10,7 +10,9 @@ from kubealign_services.generation.torch_engine.engine import TorchEngine
 from kubealign_services.process.context import Context
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.rollout.generator import SteppedGenerator
+from kubealign_services.rollout.shared_engine import led_generator
 from kubealign_services.rollout.token_counter import token_counter
+from kubealign_services.rollout.triton import opened_triton
 
 
 @asynccontextmanager
@@ -18,8 +20,22 @@ async def opened_generator(context: Context, engine: Engine, folder: Path) -> As
     """For the model of a Hugging Face folder; its weights come by refit. What the engine has started ends
     with the context. Raises PermanentFailure for an engine that is not to be had here."""
     observe = token_counter(context.metrics)
-    if engine.torch is not None:
+    if engine.torch is not None and engine.torch.tensor_parallel > 1:
+        async with led_generator(context, engine.torch, folder, observe) as generator:
+            yield generator
+    elif engine.torch is not None:
         made = await context.compute(TorchEngine.create, folder, engine.torch)
         yield SteppedGenerator(made, context.compute, observe)
+    elif engine.triton is not None:
+        async with opened_triton(context, engine.triton, folder, observe) as generator:
+            yield generator
     else:
-        raise PermanentFailure(f"rollout.engine.{engine.member} is not there yet")
+        spec = engine.vllm or engine.tensorrt_llm
+        if spec is None:
+            raise PermanentFailure(f"rollout.engine.{engine.member} is not there yet")
+        # Imported here: the other engines do not wait for what these need.
+        from kubealign_services.generation.outside.opening import opened_outside
+
+        adapted, files = context.job.spec.trainer.lora is not None, context.settings.shared_memory
+        async with opened_outside(spec, folder, files, adapted, observe) as outside:
+            yield outside

@@ -1,6 +1,7 @@
 """Weights that stay as they are: those of the policy's folder, in a job that trains nothing."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign_services.generation.contract import EngineLost
+from kubealign_services.refit.worker import Quarantined
 from kubealign_services.rpc.errors import OutOfOrder, StaleFence
 
 #: The version of weights that nobody has trained.
@@ -15,19 +18,41 @@ VERSION = 0
 
 
 class FixedWeights:
-    """WorkerWeights of an engine that has taken its folder's weights: they are there, always, for the newest
-    fence that was seen."""
+    """WorkerWeights of an engine that has taken its folder's weights: there for the newest fence, but while
+    an engine that lost them takes them again."""
 
-    cause = ""
-    quarantined = False
     last: refit_pb2.RefitAcknowledgement | None = None
 
     def __init__(self) -> None:
+        self.cause = ""
+        self._there = asyncio.Event()
+        self._there.set()
         self.current: batch_pb2.WeightsId | None = batch_pb2.WeightsId(version=VERSION)
         self._fence = 0
 
+    @property
+    def quarantined(self) -> bool:
+        return bool(self.cause)
+
+    async def kept(self, lost: Callable[[], Awaitable[str]], load: Callable[[], Awaitable[None]]) -> None:
+        """Load them again, for ever, each time that the engine has lost them."""
+        while True:
+            self.cause = await lost()
+            self._there.clear()
+            try:
+                await load()
+            except EngineLost as error:
+                # Which is told as the first time.
+                self.cause = str(error)
+            else:
+                self.cause = ""
+                self._there.set()
+
     async def wait_for(self, fence: int, version: int, timeout: float) -> None:
-        """Return at once. Raises StaleFence; OutOfOrder for a version that nobody will make."""
+        """Return at once. Raises StaleFence; OutOfOrder for a version that nobody will make;
+        Quarantined while the engine has lost them."""
+        if self.quarantined:
+            raise Quarantined(f"this worker is quarantined: {self.cause}")
         if fence < self._fence:
             raise StaleFence(f"fence {fence} has been replaced by {self._fence}")
         if version > VERSION:
@@ -36,7 +61,7 @@ class FixedWeights:
         self.current = batch_pb2.WeightsId(fence=fence, version=VERSION)
 
     async def released(self) -> None:
-        return None
+        await self._there.wait()
 
 
 def folder_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:

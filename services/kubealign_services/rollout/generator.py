@@ -92,6 +92,11 @@ class SteppedGenerator:
                 self._aborted.append(request.request_id)
                 self._work.set()
 
+    async def lost(self) -> str:
+        """Never: the engine lives as long as the process."""
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets it")
+
     @asynccontextmanager
     async def drained(self) -> AsyncIterator[None]:
         """Let what runs finish, then hold everything else back while the block has the engine for itself."""

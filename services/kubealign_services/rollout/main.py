@@ -1,11 +1,14 @@
 """A rollout worker: `python -m kubealign_services.rollout.main SETTINGS.json`."""
 
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from kubealign.spec.engines import Engine
 from kubealign.spec.rollout import Rollout
 from kubealign_services.bus.contract import Bus
 from kubealign_services.data.prepared import load_prepared
@@ -15,11 +18,14 @@ from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.process.run import run
 from kubealign_services.process.until_stopped import until_stopped
 from kubealign_services.refit.receiver import WeightsReceiver
+from kubealign_services.refit.recovery import recovered
 from kubealign_services.refit.stream import PeerStreams
 from kubealign_services.refit.worker import RefitWorker
 from kubealign_services.rollout.engines import opened_generator
 from kubealign_services.rollout.fixed_weights import VERSION, FixedWeights, folder_weights
 from kubealign_services.rollout.servicer import RolloutServicer
+from kubealign_services.rollout.shared_engine import follow_worker
+from kubealign_services.rollout.shared_weights import wanted_by
 from kubealign_services.rollout.weights import WorkerWeights
 from kubealign_services.rollout.worker import RolloutWorker
 from kubealign_services.rollout.workflow.contract import WorkflowFailed
@@ -27,8 +33,11 @@ from kubealign_services.rollout.workflow.opened import opened_samples
 from kubealign_services.scoring.errors import RewardMissing
 from kubealign_services.telemetry.pace import Rate
 
+#: How a worker comes by its engine: as `opened_generator`.
+Opened = Callable[[Context, Engine, Path], AbstractAsyncContextManager[Generator]]
 
-async def serve(context: Context) -> None:
+
+async def serve(context: Context, opened: Opened = opened_generator) -> None:
     """Generate until stopped."""
     settings = context.settings
     rollout = context.job.spec.effective_rollout
@@ -38,18 +47,36 @@ async def serve(context: Context) -> None:
     folder = prepared.model("policy")
     trains, trainer = context.job.spec.algorithm.value.trains, context.job.spec.trainer
     timeout = rollout.refit.timeout_seconds
-    async with context.bus() as bus, opened_generator(context, rollout.engine, folder) as generator:
-        if not trains or trainer.lora is not None:
-            # Of a job with adapters: what they are adapters to.
-            async with generator.drained():
-                await generator.refit(folder_weights(folder), VERSION)
+    async with context.bus() as bus, opened(context, rollout.engine, folder) as generator:
+
+        async def base() -> None:
+            if not trains or trainer.lora is not None:
+                # Of a job with adapters: what they are adapters to.
+                async with generator.drained():
+                    await generator.refit(folder_weights(folder), VERSION)
+
+        await base()
         if not trains:
-            await _work(context, bus, generator, rollout, prepared.tokenizer, FixedWeights())
+            fixed = FixedWeights()
+            kept = fixed.kept(generator.lost, base)
+            await _work(context, bus, generator, rollout, prepared.tokenizer, fixed, kept)
             return
         async with PeerStreams(settings.tls) as streams:
-            receiver = WeightsReceiver(settings.shared_memory, streams, timeout)
+            wanted = wanted_by(rollout.engine, settings.rank)
+            receiver = WeightsReceiver(
+                settings.shared_memory, streams, timeout, wanted, rollout.refit.encoding
+            )
             refit = RefitWorker(settings.name, bus, receiver, generator, timeout)
-            await _work(context, bus, generator, rollout, prepared.tokenizer, refit, refit.run())
+            await _work(
+                context,
+                bus,
+                generator,
+                rollout,
+                prepared.tokenizer,
+                refit,
+                refit.run(),
+                recovered(refit, generator.lost, base),
+            )
 
 
 async def _work(
@@ -69,7 +96,10 @@ async def _work(
     try:
         async with opened_samples(rollout.workflow, generator, name, tokenizer) as samples:
             worker = RolloutWorker(name, bus, generator, weights, capacity, samples)
-            async with context.serve([RolloutServicer(name, generator, weights, samples)]):
+            # In the trainer's process it has no address of its own: its work comes by the bus alone.
+            reachable = context.settings.listen is not None
+            servicer = RolloutServicer(name, generator, weights, samples)
+            async with context.serve([servicer]) if reachable else nullcontext():
                 await until_stopped(context.stop, generator.run(), worker.run(), *others)
     except (WorkflowFailed, RewardMissing) as error:
         raise PermanentFailure(str(error)) from error
@@ -93,8 +123,18 @@ def _described(generator: Generator, refit: WorkerWeights, tokens: Rate) -> dict
     return said
 
 
+async def _begin(context: Context) -> None:
+    """The first process of a worker serves; the others, where it has several, follow it."""
+    settings, rollout = context.settings, context.job.spec.effective_rollout
+    if settings.rank == 0 or rollout is None or rollout.engine.torch is None:
+        await serve(context)
+    else:
+        folder = load_prepared(settings.run_dir).model("policy")
+        await follow_worker(context, rollout.engine.torch, folder)
+
+
 def main(argv: list[str]) -> int:
-    return run(serve, argv)
+    return run(_begin, argv)
 
 
 if __name__ == "__main__":

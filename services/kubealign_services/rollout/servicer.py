@@ -6,12 +6,12 @@ from contextlib import aclosing
 import grpc
 
 from kubealign.v1 import batch_pb2, rollout_pb2, rollout_pb2_grpc
-from kubealign_services.generation.contract import Generator, RequestRefused
+from kubealign_services.generation.contract import EngineLost, Generator, RequestRefused
 from kubealign_services.rollout.messages import parts_of
 from kubealign_services.rollout.samples import Samples
 from kubealign_services.rollout.weights import WorkerWeights
 from kubealign_services.rollout.workflow.contract import WorkflowFailed
-from kubealign_services.rpc.errors import InvalidRequest
+from kubealign_services.rpc.errors import InvalidRequest, Unreachable
 from kubealign_services.scoring.errors import RewardError
 
 
@@ -34,6 +34,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                         yield rollout
         except (RequestRefused, WorkflowFailed, RewardError) as error:
             raise InvalidRequest(str(error)) from error
+        except EngineLost as error:
+            raise Unreachable(str(error)) from error
 
     async def Status(
         self, request: rollout_pb2.RolloutStatusRequest, context: grpc.aio.ServicerContext

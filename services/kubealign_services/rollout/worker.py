@@ -12,7 +12,7 @@ from contextlib import aclosing
 from kubealign.v1 import rollout_pb2
 from kubealign_services.bus.contract import Bus, Delivery
 from kubealign_services.bus.keepalive import in_hand
-from kubealign_services.generation.contract import Generator, RequestRefused
+from kubealign_services.generation.contract import EngineLost, Generator, RequestRefused
 from kubealign_services.refit.worker import Quarantined
 from kubealign_services.rollout.messages import (
     Part,
@@ -80,7 +80,7 @@ class RolloutWorker:
             async with in_hand([delivery], self._bus.ack_wait):
                 await self._serve_once(item)
             await delivery.ack()
-        except Quarantined as error:
+        except (Quarantined, EngineLost) as error:
             log.warning("work was given back", extra={"group": item.group_id, "cause": str(error)})
             await delivery.retry(_GIVE_BACK_SECONDS)
         except asyncio.CancelledError:
@@ -125,9 +125,13 @@ class RolloutWorker:
         if item.continuations:
             await self._judge(item, made)
             return made
-        async with asyncio.TaskGroup() as parts:
-            for part in parts_of(item):
-                parts.create_task(self._generate(item, part, made))
+        try:
+            async with asyncio.TaskGroup() as parts:
+                for part in parts_of(item):
+                    parts.create_task(self._generate(item, part, made))
+        except* EngineLost as lost:
+            # The parts have one engine, and one cause.
+            raise EngineLost(str(lost.exceptions[0])) from lost
         return made
 
     async def _generate(

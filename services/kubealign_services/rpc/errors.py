@@ -40,7 +40,8 @@ class Refused(PermissionError):
 
 
 class Unreachable(ConnectionError):
-    """No answer: nobody there, the connection broke, or the deadline passed. The message says which."""
+    """No answer: nobody there, the connection broke, the deadline passed, or it is about to start again. The
+    message says which."""
 
 
 class RemoteFailure(RuntimeError):
@@ -65,6 +66,7 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
     NonFiniteLoss: Code.ABORTED,
     Diverged: Code.ABORTED,
     StorageFull: Code.RESOURCE_EXHAUSTED,
+    Unreachable: Code.UNAVAILABLE,
     Refused: Code.PERMISSION_DENIED,
 }
 _KINDS = {kind.__name__: kind for kind in _CODES}

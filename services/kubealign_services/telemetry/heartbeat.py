@@ -33,6 +33,16 @@ class Heartbeat:
         self._period = period
         self._common = common
         self._describe: Describe = dict
+        self._parts: list[Heartbeat] = []
+        self._whole: Heartbeat | None = None
+
+    def beside(self) -> "Heartbeat":
+        """For another part of the same process: what that says goes with these beats, but for what is said
+        here by the same name."""
+        part = Heartbeat(self._read_model, self._process, self._role, self._period)
+        part._whole = self
+        self._parts.append(part)
+        return part
 
     def describe(self, describe: Describe) -> None:
         """From now on each beat carries what `describe` returns; and one is sent at once."""
@@ -41,7 +51,11 @@ class Heartbeat:
 
     def beat(self) -> None:
         """One beat."""
-        values = {"role": self._role, "time": time.time(), **self._common(), **self._describe()}
+        if self._whole is not None:
+            self._whole.beat()
+            return
+        others = {name: value for part in self._parts for name, value in part._describe().items()}
+        values = {"role": self._role, "time": time.time(), **self._common(), **others, **self._describe()}
         self._read_model.heartbeat(self._process, values)
 
     @contextlib.asynccontextmanager

@@ -1,5 +1,6 @@
 """How busy a process is, and how fast: measured between one heartbeat and the next."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +9,8 @@ Clock = Callable[[], float]
 
 
 class BusyShare:
-    """The share of the time that was spent `working`, from 0 to 1. Work that overlaps counts once."""
+    """The share of the time that was spent `working`, from 0 to 1. Work that overlaps, in several threads,
+    counts once."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -16,27 +18,31 @@ class BusyShare:
         self._spent = 0.0
         self._since = 0.0
         self._depth = 0
+        self._counting = threading.Lock()
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        if self._depth == 0:
-            self._since = self._clock()
-        self._depth += 1
+        with self._counting:
+            if self._depth == 0:
+                self._since = self._clock()
+            self._depth += 1
         try:
             yield
         finally:
-            self._depth -= 1
-            if self._depth == 0:
-                self._spent += self._clock() - self._since
+            with self._counting:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._spent += self._clock() - self._since
 
     def since_asked(self) -> float:
         """Of the time since the last call; work under way counts up to now."""
-        now = self._clock()
-        if self._depth:
-            self._spent += now - self._since
-            self._since = now
-        elapsed, spent = now - self._asked, self._spent
-        self._asked, self._spent = now, 0.0
+        with self._counting:
+            now = self._clock()
+            if self._depth:
+                self._spent += now - self._since
+                self._since = now
+            elapsed, spent = now - self._asked, self._spent
+            self._asked, self._spent = now, 0.0
         return min(1.0, spent / elapsed) if elapsed > 0 else 0.0
 
 

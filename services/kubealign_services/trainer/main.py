@@ -12,6 +12,7 @@ from kubealign_services.process.context import Context
 from kubealign_services.process.run import run
 from kubealign_services.refit.canary import Canary
 from kubealign_services.refit.publisher import WeightsPublisher
+from kubealign_services.refit.servicer import WeightsSenderServicer
 from kubealign_services.trainer.publishing import WeightsCommand
 from kubealign_services.trainer.reference import AdapterOffCommand, ReferenceCommand
 from kubealign_services.trainer.servicer import TrainerServicer
@@ -19,16 +20,19 @@ from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head, TrainingBackend
 from kubealign_services.training.core import StepPlan, TrainingCore
 from kubealign_services.training.serving import Handler, core_handlers, handler, serve_group
+from kubealign_services.training.shared_accelerator import Accelerator, OwnAccelerator, SharedAccelerator
 from kubealign_services.training.torch_backend.frozen import FrozenModel
 
 
-async def serve(context: Context) -> None:
-    """Serve until stopped; ranks above 0 follow rank 0 until it ends."""
+async def serve(context: Context, shared: SharedAccelerator | None = None) -> None:
+    """Serve until stopped; ranks above 0 follow rank 0 until it ends. shared: an accelerator that somebody
+    else in this process uses too; None: it is the trainer's own."""
+    accelerator = shared or OwnAccelerator()
     settings, spec = context.settings, context.job.spec
     prepared = load_prepared(settings.run_dir)
     algorithm = make_algorithm(spec.algorithm)
     core = TrainingCore(
-        create=lambda: _backend(context, prepared),
+        create=accelerator.making(lambda: _backend(context, prepared)),
         objective=_objective(algorithm, spec.learned_scores),
         plan=StepPlan(
             epochs=getattr(spec.algorithm.value, "epochs_per_step", 1),
@@ -44,33 +48,42 @@ async def serve(context: Context) -> None:
     if rollout is not None:
         precisions = [spec.trainer.backend.value.precision, rollout.engine.value.precision]
         canary = Canary.choose(spec.seed, len(prepared.tokenizer), precisions)
-        if settings.rank == 0:
-            address = settings.advertise or settings.listen
-            publisher = WeightsPublisher(settings.shared_memory, address, rollout.refit.transport)
+        publisher = WeightsPublisher(
+            settings.shared_memory,
+            settings.advertise or settings.listen,
+            rollout.refit.transport,
+            rank=settings.rank,
+            encoding=rollout.refit.encoding,
+        )
         handlers["PublishWeights"] = handler(
-            refit_pb2.PublishWeightsRequest, WeightsCommand(core, canary, publisher)
+            refit_pb2.PublishWeightsRequest,
+            WeightsCommand(core, canary, publisher, settings.rank, settings.world_size),
         )
     reference = spec.effective_reference
     if reference is not None and reference.placement is ReferencePlacement.WITH_TRAINER:
-        backend = spec.trainer.backend.value
-        frozen = await context.compute(
-            FrozenModel.load,
-            prepared.model("reference"),
-            Head.LANGUAGE_MODEL,
-            backend.precision,
-            backend.microbatch_tokens,
-            settings.rank,
-        )
+        frozen = await context.compute(_reference, context, prepared, accelerator)
         handlers["ReferenceLogprobs"] = handler(training_pb2.ForwardRequest, ReferenceCommand(core, frozen))
     elif reference is not None and reference.placement is ReferencePlacement.ADAPTER_OFF:
         handlers["ReferenceLogprobs"] = handler(training_pb2.ForwardRequest, AdapterOffCommand(core))
     try:
-        await serve_group(
-            context, spec.trainer, handlers, lambda commander: TrainerServicer(commander, publisher)
-        )
+        senders = [] if publisher is None else [WeightsSenderServicer(publisher)]
+        await serve_group(context, spec.trainer, accelerator.leased(handlers), TrainerServicer, senders)
     finally:
         if publisher is not None:
             publisher.close()
+
+
+def _reference(context: Context, prepared: Prepared, accelerator: Accelerator) -> FrozenModel:
+    """The reference that lives here, at rest."""
+    backend = context.job.spec.trainer.backend.value
+    with accelerator.held("the reference to be loaded"):
+        return FrozenModel.load(
+            prepared.model("reference"),
+            Head.LANGUAGE_MODEL,
+            backend.precision,
+            backend.microbatch_tokens,
+            context.settings.rank,
+        ).offload()
 
 
 def _objective(algorithm: Algorithm, scores: Sequence[str]) -> Objective:

@@ -1,46 +1,96 @@
-"""Publishing the policy's weights: a gathered snapshot, or its adapter alone, and a canary that proves what
-was sent."""
+"""Publishing the policy's weights: each rank's own slices, or the adapter alone, and a canary that proves
+what was sent."""
 
+import logging
 import math
+from collections.abc import Iterator
 
 from kubealign.v1 import refit_pb2
 from kubealign_services.batch.packed import pack
+from kubealign_services.refit.announcing import announcement_of
 from kubealign_services.refit.canary import Canary
-from kubealign_services.refit.publisher import WeightsPublisher
-from kubealign_services.training.contract import Diverged
+from kubealign_services.refit.publisher import PublishFailed, WeightsPublisher
+from kubealign_services.training.contract import AdapterSnapshot, Diverged, TrainingBackend
 from kubealign_services.training.core import TrainingCore
+from kubealign_services.training.exchange import all_bytes
+from kubealign_services.training.slices import WeightSlice
+
+log = logging.getLogger(__name__)
 
 
 class WeightsCommand:
-    """The PublishWeights command. All ranks gather; rank 0 alone has a publisher."""
+    """The PublishWeights command. Every rank writes its part, tells all others of it, and serves it."""
 
-    def __init__(self, core: TrainingCore, canary: Canary, publisher: WeightsPublisher | None) -> None:
+    def __init__(
+        self,
+        core: TrainingCore,
+        canary: Canary,
+        publisher: WeightsPublisher,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
         self._core = core
         self._canary = canary
         self._publisher = publisher
+        self._rank = rank
+        self._world_size = world_size
 
     def __call__(self, request: refit_pb2.PublishWeightsRequest) -> refit_pb2.WeightsAnnouncement:
         self._core.check_fence(request.fence)
+        canary = self._canary.message(self._canary_logprobs(request.version))
         backend = self._core.backend
-        tokens = self._canary.tokens
-        logprobs = backend.forward(pack([tokens], ["canary"]), frozenset({"logprobs"}))["logprobs"][
-            1:
-        ].tolist()
-        if not all(map(math.isfinite, logprobs)):
-            raise Diverged(
-                f"weights of version {request.version} give log-probabilities that are not finite: the "
-                "update destroyed them (the learning rate in spec.trainer.optimizer may be too high)"
-            )
         adapter = backend.adapter()
-        tensors = backend.snapshot() if adapter is None else adapter.tensors
-        if self._publisher is None:
-            for _ in tensors:
-                pass
-            return refit_pb2.WeightsAnnouncement()
-        return self._publisher.publish(
+        base = self._publisher.base
+        parts = self._parts(_slices(backend, adapter, self._rank), changes=adapter is None)
+        announcement = announcement_of(
+            parts,
             fence=request.fence,
             version=request.version,
-            tensors=tensors,
-            canary=self._canary.message(logprobs),
+            canary=canary,
             adapter=None if adapter is None else refit_pb2.AdapterEncoding(scale=adapter.scale),
+            base=base,
         )
+        self._publisher.seal(announcement.weights)
+        return announcement
+
+    def _canary_logprobs(self, version: int) -> list[float]:
+        tokens = self._canary.tokens
+        found = self._core.backend.forward(pack([tokens], ["canary"]), frozenset({"logprobs"}))
+        logprobs = [float(value) for value in found["logprobs"][1:]]
+        if not all(map(math.isfinite, logprobs)):
+            raise Diverged(
+                f"weights of version {version} give log-probabilities that are not finite: the "
+                "update destroyed them (the learning rate in spec.trainer.optimizer may be too high)"
+            )
+        return logprobs
+
+    def _parts(self, slices: Iterator[WeightSlice], changes: bool) -> list[refit_pb2.WeightsPart]:
+        """Of all ranks. A rank that cannot write its own says so, and all fail alike: none waits for it."""
+        if self._world_size == 1:
+            return [self._publisher.write(slices, changes=changes)]
+        mine = refit_pb2.WrittenPart()
+        failure: Exception | None = None
+        try:
+            mine.part.CopyFrom(self._publisher.write(slices, changes=changes))
+        except Exception as error:
+            log.exception("this rank's part was not written", extra={"rank": self._rank})
+            failure = error
+            mine.error = str(error) or type(error).__name__
+        told = [
+            refit_pb2.WrittenPart.FromString(said)
+            for said in all_bytes(mine.SerializeToString(), self._world_size)
+        ]
+        causes = [f"rank {rank}: {written.error}" for rank, written in enumerate(told) if written.error]
+        if causes:
+            raise PublishFailed("; ".join(causes)) from failure
+        return [written.part for written in told]
+
+
+def _slices(backend: TrainingBackend, adapter: AdapterSnapshot | None, rank: int) -> Iterator[WeightSlice]:
+    """What this rank publishes: of an adapter rank 0 has all, the others make it with it."""
+    if adapter is None:
+        yield from backend.slices()
+        return
+    for name, tensor in adapter.tensors:
+        if rank == 0:
+            yield WeightSlice.whole(name, tensor)

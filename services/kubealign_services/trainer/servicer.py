@@ -1,21 +1,16 @@
 """The Trainer service: the wire's calls, each handed to the group of ranks."""
 
-from collections.abc import AsyncIterator
-
 import grpc
 
 from kubealign.v1 import refit_pb2, trainer_pb2_grpc, training_pb2
-from kubealign_services.refit.publisher import WeightsPublisher
-from kubealign_services.rpc.errors import NotFound
 from kubealign_services.training.serving import Commander
 
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServicer):
     """Rank 0 serves it. Errors are mapped to status codes by the server's interceptor."""
 
-    def __init__(self, commander: Commander, publisher: WeightsPublisher | None) -> None:
+    def __init__(self, commander: Commander) -> None:
         self._commander = commander
-        self._publisher = publisher
 
     async def Describe(
         self, request: training_pb2.DescribeRequest, context: grpc.aio.ServicerContext
@@ -61,11 +56,3 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServicer):
         self, request: refit_pb2.PublishWeightsRequest, context: grpc.aio.ServicerContext
     ) -> refit_pb2.WeightsAnnouncement:
         return await self._commander.run("PublishWeights", request, refit_pb2.WeightsAnnouncement)
-
-    async def FetchWeights(
-        self, request: refit_pb2.FetchWeightsRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[refit_pb2.WeightsChunk]:
-        if self._publisher is None:
-            raise NotFound("this job broadcasts no weights: nothing in it samples")
-        for chunk in self._publisher.chunks(request):
-            yield chunk

@@ -1,6 +1,6 @@
 """The training backend that a spec names."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kubealign.spec.training import HeadInit, Trainer
@@ -23,7 +23,7 @@ def create_backend(
 ) -> TrainingBackend:
     """The model of a Hugging Face folder with its first weights, on all ranks; arguments as
     `TorchBackend.create`. Raises what the backend's own `create` raises."""
-    create = TorchBackend.create
+    create: Callable[..., TrainingBackend] = TorchBackend.create
     if spec.backend.megatron is not None:
         # Imported only where it is used: it takes seconds, and it is an extra.
         from kubealign_services.training.megatron_backend.backend import MegatronBackend

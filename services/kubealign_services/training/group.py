@@ -18,7 +18,7 @@ from typing import Self
 import torch.distributed as dist
 from torch.distributed import DistError, DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
-from kubealign_services.training.rendezvous import GroupLost, meet
+from kubealign_services.group.rendezvous import GroupLost, meet
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,8 @@ _PART = 4 << 20
 # How long an idle rank waits before it asks whether rank 0 is there, in seconds. A connection that is closed
 # ends the wait at once; this is for a machine that is gone without a word.
 _IDLE = 60.0
+# How long rank 0 waits at least for the others' outcomes when it has its own, in seconds.
+_OUTCOMES = 5.0
 # How long rank 0 waits at the end for the others to have read that it is the end, in seconds.
 _FAREWELL = 10.0
 _STOP = ""
@@ -94,12 +96,14 @@ class CommandGroup:
         if self._broken is not None:
             raise RankFailed(f"the group is broken and restarts whole: {self._broken}")
         number = self._publish(self._store, name, payload)
+        # A collective with a rank that hangs has spent this time already.
+        deadline = time.monotonic() + self._timeout
         try:
             answer = handler(payload)
         except Exception as error:
-            self._compare(self._store, number, name, error)
+            self._compare(self._store, number, name, error, deadline)
             raise
-        self._compare(self._store, number, name, None)
+        self._compare(self._store, number, name, None, deadline)
         return answer
 
     def follow(self, handlers: Handlers) -> None:
@@ -155,11 +159,11 @@ class CommandGroup:
             return {"kind": type(error).__name__, "message": str(error)}
         return {}
 
-    def _compare(self, store: Store, number: int, name: str, mine: Exception | None) -> None:
+    def _compare(self, store: Store, number: int, name: str, mine: Exception | None, deadline: float) -> None:
         """Wait for the others' outcomes and forget the command. Raises RankFailed where one differs from rank
         0's."""
         kind = None if mine is None else type(mine).__name__
-        deadline = time.monotonic() + self._timeout
+        deadline = max(deadline, time.monotonic() + min(_OUTCOMES, self._timeout))
         for rank in range(1, self._world_size):
             key = f"result/{number}/{rank}"
             try:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from kubealign.spec.training import Trainer
 from kubealign.v1 import training_pb2
 from kubealign_services.process.context import Context
 from kubealign_services.process.until_stopped import until_stopped
+from kubealign_services.rpc.errors import Unreachable
 from kubealign_services.training.core import TrainingCore, shards_in
 from kubealign_services.training.group import CommandGroup, RankFailed
 
@@ -60,7 +61,8 @@ class Commander:
         await self._broken
 
     async def run(self, name: str, request: Message, reply_type: type[Reply]) -> Reply:
-        """Run it on every rank and return rank 0's reply. Raises what the handler raised."""
+        """Run it on every rank and return rank 0's reply. Raises what the handler raised; Unreachable where
+        the group is broken."""
         begun = time.perf_counter()
         try:
             answer = await self._context.compute(
@@ -69,7 +71,8 @@ class Commander:
         except RankFailed as error:
             if not self._broken.done():
                 self._broken.set_exception(error)
-            raise
+            # To the caller it is as if it were gone already: it starts again.
+            raise Unreachable(str(error)) from error
         if name == "TrainStep":
             self._train_step_seconds = time.perf_counter() - begun
             self._context.metrics.train_step_seconds.observe(self._train_step_seconds)
@@ -100,23 +103,39 @@ class Commander:
 
 
 async def serve_group(
-    context: Context, spec: Trainer, handlers: Mapping[str, Handler], servicer: Callable[[Commander], object]
+    context: Context,
+    spec: Trainer,
+    handlers: Mapping[str, Handler],
+    servicer: Callable[[Commander], object],
+    everywhere: Sequence[object] = (),
 ) -> None:
-    """Rank 0 serves the wire until it is told to stop; the others follow its commands until it ends."""
+    """Rank 0 serves the wire until it is told to stop; the others follow its commands until it ends.
+
+    everywhere: further servicers, which each rank has and serves at its own address."""
     settings = context.settings
     group = CommandGroup(settings.rank, settings.world_size, settings.rendezvous, spec.step_timeout_seconds)
     # Meeting and parting block until the other ranks have come: not on the event loop.
     await context.compute(group.__enter__)
     try:
         if settings.rank > 0:
-            context.ready = True
-            await context.compute(group.follow, handlers)
+            await _follow(context, group, handlers, everywhere)
             return
         commander = Commander(context, group, handlers)
         context.heartbeat.describe(commander.said)
-        async with context.serve([servicer(commander)]):
+        async with context.serve([servicer(commander), *everywhere]):
             await until_stopped(context.stop, commander.broken())
     except BaseException as error:
         await context.compute(group.__exit__, type(error), error, None)
         raise
     await context.compute(group.__exit__, None, None, None)
+
+
+async def _follow(
+    context: Context, group: CommandGroup, handlers: Mapping[str, Handler], servicers: Sequence[object]
+) -> None:
+    if not servicers:
+        context.ready = True
+        await context.compute(group.follow, handlers)
+        return
+    async with context.serve(servicers):
+        await context.compute(group.follow, handlers)

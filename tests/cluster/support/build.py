@@ -1,5 +1,7 @@
 """Build the programs of the test cluster: `python -m tests.cluster.support.build [LEVEL...]`.
 
+The operator's image comes last, where nodes can run and images be built.
+
 What is built already is left alone. Interrupted, it goes on where it was; two at once wait for each other."""
 
 import argparse
@@ -13,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from . import buildah
+from .built_images import operator_image
 from .programs import BUILD_FLAGS, TOOLS, Level, Program, build_folder, cache_folder, missing
 from .requirements import missing_for_a_node, usable_levels
 from .toolchain import NoGo, find_go
@@ -92,10 +96,12 @@ def main() -> None:
     )
     if lacking := missing_for_a_node():
         print(f"cluster tools: no real node on this machine: it needs {', '.join(lacking)}")
-    chosen = [Level(level) for level in parser.parse_args().levels]
+    levels = [Level(level) for level in parser.parse_args().levels] or usable_levels()
     try:
-        build(chosen or usable_levels())
-    except (NoGo, BuildFailed) as failure:
+        build(levels)
+        if Level.NODE in levels and not buildah.missing_for_builds():
+            print(f"cluster tools: the operator's image is {operator_image()}")
+    except (NoGo, BuildFailed, buildah.BuildFailed) as failure:
         sys.exit(f"cluster tools: {failure}")
 
 

@@ -28,7 +28,9 @@ STEPS = 10
 TOKEN_VALUES = {"logprobs", "trainer_logprobs", "logprob_gap", "kl", "advantages", "values"}
 FIGURES = online_figures(["preference", "letters"], critic=True, kl_in_loss=False)
 #: What a run's clock and the way of the weights decide.
-NOT_REPEATED = re.compile(r"time|fence|seconds/.*|tokens_per_second|refit/(snapshot_seconds|.*_workers)")
+NOT_REPEATED = re.compile(
+    r"time|fence|seconds/.*|tokens_per_second|refit/(snapshot_seconds|received_bytes|.*_workers)"
+)
 
 PPO: dict[str, Any] = {
     "promptsPerStep": 8,
@@ -45,7 +47,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "stream": {"refit": {"transport": "Stream"}},
     "colocated": {"reference": "WithTrainer", "reward": "WithCritic"},
     "again": {"reference": "WithTrainer", "reward": "WithCritic"},
-    "ranks": {"ranks": 2},
+    # Each rank streams what it has, and after the first step what changed of it.
+    "ranks": {"ranks": 2, "refit": {"transport": "Stream", "encoding": "Delta"}},
 }
 
 
@@ -140,7 +143,9 @@ def test_the_page_names_the_figures_that_matter() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("name", "transport"), [("shared", "shared_memory"), ("stream", "stream")])
+@pytest.mark.parametrize(
+    ("name", "transport"), [("shared", "shared_memory"), ("stream", "stream"), ("ranks", "stream")]
+)
 def test_every_step_has_every_figure_and_fresh_weights(
     runs: dict[str, Ran], name: str, transport: str
 ) -> None:

@@ -139,7 +139,7 @@ async def test_the_adapter_alone_travels_and_everybody_computes_what_the_trainer
             assert "before the weights that it is an adapter to" in lame.cause
             theirs.refit(folder_weights(site.model), VERSION)
             with torch.no_grad():
-                next(theirs._model.module.parameters()).mul_(0.9)
+                next(theirs._passes.model.module.parameters()).mul_(0.9)
             await broadcast.publish(4)
             await asyncio.wait_for(_cause(lame, "canary"), 10)
             theirs.refit(folder_weights(site.model), VERSION)

@@ -2,7 +2,7 @@
 
 # mypy: disable-error-code="no-untyped-call"
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -21,7 +21,7 @@ from kubealign.spec.precision import Precision
 from kubealign.spec.rollout import Transport
 from kubealign.spec.training import AdamW, Backend, Optimizer, Trainer
 from kubealign.spec.training import TorchBackend as TorchSpec
-from kubealign.v1 import refit_pb2, trainer_pb2_grpc
+from kubealign.v1 import refit_pb2
 from kubealign_services.batch.packed import pack
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
@@ -30,6 +30,7 @@ from kubealign_services.refit.broadcast import WeightsBroadcast
 from kubealign_services.refit.canary import Canary
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.receiver import WeightsReceiver
+from kubealign_services.refit.servicer import WeightsSenderServicer
 from kubealign_services.refit.stream import PeerStreams
 from kubealign_services.refit.worker import RefitWorker
 from kubealign_services.rollout.generator import SteppedGenerator
@@ -42,15 +43,6 @@ pytestmark = pytest.mark.timeout(120)
 
 TOKENS = 40
 STEPS = 10
-
-
-class Sending(trainer_pb2_grpc.TrainerServicer):
-    def __init__(self, publisher: WeightsPublisher) -> None:
-        self._publisher = publisher
-
-    async def FetchWeights(self, request: Any, context: Any) -> AsyncIterator[refit_pb2.WeightsChunk]:
-        for chunk in self._publisher.chunks(request):
-            yield chunk
 
 
 def make_model(folder: Path, tied: bool) -> None:
@@ -123,7 +115,9 @@ async def test_trainer_and_engine_agree_after_every_refit(
         return publisher.publish(fence=fence, version=version, tensors=backend.snapshot(), canary=message)
 
     publisher = WeightsPublisher(tmp_path / "shared", "localhost:0", transport)
-    server = Server("localhost:0", tls[Role.TRAINER], [Sending(publisher)], lambda *seen: None, grace=1.0)
+    server = Server(
+        "localhost:0", tls[Role.TRAINER], [WeightsSenderServicer(publisher)], lambda *seen: None, grace=1.0
+    )
     async with server, PeerStreams(tls[Role.ROLLOUT]) as streams, generating(engine) as generator:
         # The server chose its port when it began to listen.
         publisher._address = server.address

@@ -22,7 +22,7 @@ from kubealign.process import Role
 from kubealign.security.authority import Authority, write_tls
 from kubealign.spec.precision import Precision
 from kubealign.spec.rollout import Transport
-from kubealign.v1 import refit_pb2, trainer_pb2_grpc
+from kubealign.v1 import refit_pb2, sender_pb2_grpc
 from kubealign_services.bus.jetstream import JetStreamBus
 from kubealign_services.refit.broadcast import RefitFailed, WeightsBroadcast
 from kubealign_services.refit.canary import Canary
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(150)
 Test = Callable[["Stage"], Coroutine[Any, Any, None]]
 
 
-class Trainer(trainer_pb2_grpc.TrainerServicer):
+class Sender(sender_pb2_grpc.WeightsSenderServicer):
     """Serves snapshots. `harm` changes a chunk on its way out."""
 
     def __init__(self, publisher: WeightsPublisher) -> None:
@@ -78,7 +78,7 @@ class Stage:
             address = f"localhost:{probe.getsockname()[1]}"
         self.publisher = WeightsPublisher(self.shared, address, transport)
         self._stack.callback(self.publisher.close)
-        self.trainer = Trainer(self.publisher)
+        self.trainer = Sender(self.publisher)
         server = Server(address, trainer_tls, [self.trainer], lambda method, code, seconds: None, grace=1.0)
         await self._stack.enter_async_context(server)
         self.bus = await JetStreamBus.connect(self._nats.access, driver_tls, name="driver")

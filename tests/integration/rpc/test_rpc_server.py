@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from kubealign.process import Role, TlsFiles
 from kubealign.security.authority import Authority, write_tls
-from kubealign.v1 import refit_pb2, trainer_pb2_grpc, training_pb2
+from kubealign.v1 import refit_pb2, sender_pb2_grpc, trainer_pb2_grpc, training_pb2
 from kubealign_services.batch.codec import CorruptBatch
 from kubealign_services.rpc.client import Peer, connect
 from kubealign_services.rpc.errors import InvalidRequest, Refused, RemoteFailure, StaleFence, Unreachable
@@ -43,11 +43,18 @@ class Trainer(trainer_pb2_grpc.TrainerServicer):
         await asyncio.Event().wait()
         raise AssertionError("never")
 
+
+class Sender(sender_pb2_grpc.WeightsSenderServicer):
+    """Streams, and fails when the trainer does."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
     async def FetchWeights(self, request: Any, context: Any) -> AsyncIterator[refit_pb2.WeightsChunk]:
         for index in range(3):
             yield refit_pb2.WeightsChunk(offset_bytes=index)
-        if self.failure is not None:
-            raise self.failure
+        if self._trainer.failure is not None:
+            raise self._trainer.failure
 
 
 @pytest.fixture
@@ -78,7 +85,9 @@ async def server(
         assert seconds >= 0
         observed.append((method.rpartition("/")[2], code))
 
-    async with Server("127.0.0.1:0", tls(Role.TRAINER), [trainer], observe, grace=1.0) as running:
+    async with Server(
+        "127.0.0.1:0", tls(Role.TRAINER), [trainer, Sender(trainer)], observe, grace=1.0
+    ) as running:
         yield running
 
 
@@ -100,7 +109,8 @@ async def test_the_wrong_role_is_refused(
     async with Peer("trainer", server.address, tls(Role.REWARD), trainer_pb2_grpc.TrainerStub) as peer:
         with pytest.raises(Refused, match=r"role reward may not call .*Describe: only driver may"):
             await peer.call("Describe", training_pb2.DescribeRequest(), timeout=20.0)
-        with pytest.raises(Refused, match="only reference, rollout may"):
+    async with Peer("sender", server.address, tls(Role.REWARD), sender_pb2_grpc.WeightsSenderStub) as peer:
+        with pytest.raises(Refused, match="only reference, rollout, trainer may"):
             async for _ in peer.stream("FetchWeights", refit_pb2.FetchWeightsRequest(), timeout=20.0):
                 raise AssertionError("a chunk came")
     assert observed == [("Describe", "PERMISSION_DENIED"), ("FetchWeights", "PERMISSION_DENIED")]
@@ -180,7 +190,8 @@ async def test_a_failure_without_a_name_is_logged_with_its_trace(
 async def test_a_stream_ends_or_fails(
     server: Server, tls: Callable[[Role], TlsFiles], trainer: Trainer, observed: Observed
 ) -> None:
-    async with Peer("trainer", server.address, tls(Role.ROLLOUT), trainer_pb2_grpc.TrainerStub) as peer:
+    stub = sender_pb2_grpc.WeightsSenderStub
+    async with Peer("sender", server.address, tls(Role.ROLLOUT), stub) as peer:
         request = refit_pb2.FetchWeightsRequest()
         chunks = [chunk.offset_bytes async for chunk in peer.stream("FetchWeights", request, timeout=20.0)]
         assert chunks == [0, 1, 2]
@@ -248,6 +259,7 @@ async def test_reflection_lists_the_services(server: Server, tls: Callable[[Role
         call.cancel()
     assert names == {
         "kubealign.v1.Trainer",
+        "kubealign.v1.WeightsSender",
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }

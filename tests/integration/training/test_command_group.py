@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from kubealign_services.group.rendezvous import GroupLost, meet
 from kubealign_services.training.group import CommandGroup, RankFailed
-from kubealign_services.training.rendezvous import GroupLost, meet
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -11,7 +11,7 @@ from kubealign_operator.render.observed import JobView, VolumeFolder
 from kubealign_operator.render.platform import Platform
 from kubealign_operator.render.rendered import CredentialsNeed
 from support.rendering.cluster import Cluster
-from support.rendering.jobs import Json, ppo, sft, two_ranks
+from support.rendering.jobs import Json, ppo, sft, two_ranks, with_trainer
 
 FOLDER = Path(__file__).parents[2] / "unit" / "operator" / "render" / "goldens"
 
@@ -38,6 +38,7 @@ _SFT = JobView(
 CLUSTERS: dict[str, Callable[[], Cluster]] = {
     "sft": lambda: Cluster(sft()),
     "two-ranks": lambda: Cluster(two_ranks()),
+    "with-trainer": lambda: Cluster(with_trainer()),
     "ppo": lambda: Cluster(ppo(), platform=_ADMIN, dependencies={"sft": _SFT}),
 }
 

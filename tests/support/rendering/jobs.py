@@ -54,6 +54,41 @@ def two_ranks(**changes: Any) -> Json:
     return job
 
 
+def shared_workers(**changes: Any) -> Json:
+    """Two rollout workers of two pods each, one of which the queue admits with the trainer."""
+    spec = {
+        "maxSteps": 10,
+        "algorithm": {"rloo": {"promptsPerStep": 8, "kl": {"fixed": {"coefficient": 0}}}},
+        "policy": {"model": _volume("models", "base")},
+        "data": {"prompts": {"source": _volume("data", "prompts.jsonl")}},
+        "rewards": [{"name": "exact", "model": _volume("models", "rm")}],
+        "rollout": {"replicas": 2, "engine": {"torch": {"tensorParallel": 2}}},
+        "checkpoint": {"volume": {"claimName": "runs", "path": "team"}},
+    }
+    return alignment_job("shared", spec | changes, {"kueue.x-k8s.io/queue-name": "align"})
+
+
+def with_trainer(**changes: Any) -> Json:
+    """Rollout workers in the two ranks of the trainer, with a tool of a ConfigMap."""
+    tool = {
+        "name": "add",
+        "function": {"configMap": {"name": "tools", "key": "add.py", "function": "add"}},
+    }
+    spec = {
+        "maxSteps": 10,
+        "algorithm": {
+            "rloo": {"promptsPerStep": 8, "kl": {"placement": "Reward", "fixed": {"coefficient": 0}}}
+        },
+        "policy": {"model": _volume("models", "base")},
+        "data": {"prompts": {"source": _volume("data", "prompts.jsonl")}},
+        "trainer": {"ranks": 2},
+        "rewards": [{"name": "exact", "function": {"module": "package.module:score"}}],
+        "rollout": {"placement": "WithTrainer", "replicas": 2, "workflow": {"tools": {"tools": [tool]}}},
+        "checkpoint": {"volume": {"claimName": "runs", "path": "team"}},
+    }
+    return alignment_job("with-trainer", spec | changes)
+
+
 def ppo(**changes: Any) -> Json:
     """Every role, two of the rewards, a function of a ConfigMap, a queue, templates, another job's result."""
     spec = {

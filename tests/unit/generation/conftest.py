@@ -190,7 +190,8 @@ def successor_engine(zoo: Zoo) -> Callable[[dict[int, int]], TorchEngine]:
         config.save_pretrained(folder)
         zoo._tokenizer.save_pretrained(folder)
         engine = TorchEngine.create(folder, engine_spec.TorchEngine(max_sequences=4))
-        weights = {name: torch.zeros_like(weight) for name, weight in engine._model.module.named_parameters()}
+        model: Any = AutoModelForCausalLM.from_config(config)
+        weights = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
         weights["model.embed_tokens.weight"][:, :VOCABULARY] = torch.eye(VOCABULARY)
         weights["model.norm.weight"].fill_(1)
         for token, follower in successor.items():

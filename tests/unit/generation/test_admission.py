@@ -4,7 +4,6 @@ import torch
 
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
 from kubealign_services.generation.torch_engine.admission import Group, WaitingLine
-from kubealign_services.generation.torch_engine.cache import HeldPrompt
 
 
 def group(name: str, prompt: int, samples: int) -> Group:
@@ -52,7 +51,7 @@ def test_a_held_prompt_costs_no_tokens() -> None:
     first = group("a", 9, 3)
     waiting = line(first, group("b", 9, 1))
     assert admitted(waiting, 1, 9) == [("a", 0, 1)]
-    first.held = HeldPrompt({}, {}, torch.zeros(1))
+    first.held = torch.zeros(1)
     assert admitted(waiting, 9, 9) == [("a", 1, 2), ("b", 0, 1)]
 
 

@@ -67,7 +67,7 @@ def test_a_hundred_versions_leave_no_trace(zoo: Any) -> None:
     fresh = zoo.engine("llama-gqa")
     fresh.adapt(named(adapter(model, ("q_proj",), 99)), SCALE, version=99)
     assert engine.sequence_logprobs(TOKENS) == fresh.sequence_logprobs(TOKENS)
-    kept = sum(layer.base.numel() for layer in engine._adapted._layers.values())
+    kept = sum(layer.base.numel() for layer in engine._passes._adapted._layers.values())
     assert kept == sum(m.weight.numel() for n, m in model.named_modules() if n.endswith("q_proj"))
     none = {
         name: LowRank(each.down, 0 * each.up, None) for name, each in adapter(model, ("q_proj",), 1).items()

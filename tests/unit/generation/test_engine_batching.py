@@ -108,14 +108,14 @@ def test_several_prompts_are_one_forward_pass(zoo: Any, monkeypatch: pytest.Monk
     three new tokens."""
     engine = zoo.engine("llama-gqa")
     passes: list[int] = []
-    plain = engine._model.forward
+    plain = engine._passes.model.forward
 
     def counted(tokens: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
         passes.append(len(tokens))
         logits: torch.Tensor = plain(tokens, *rest, **named)
         return logits
 
-    monkeypatch.setattr(engine._model, "forward", counted)
+    monkeypatch.setattr(engine._passes.model, "forward", counted)
     for i, length in enumerate((3, 5, 3)):
         engine.add(GenerationRequest(str(i), tuple(range(length)), (i,), SamplingParameters(4, min_tokens=4)))
     engine.step()
@@ -131,7 +131,7 @@ def test_memory_stays_what_the_running_sequences_need(zoo: Any, run_all: Callabl
     run_all(
         engine, *(GenerationRequest(str(i), (1, 2, 3, 4, 5, 6), (i, 100 + i), sampling) for i in range(40))
     )
-    assert (engine._cache.slots, engine._cache.positions) == (4, 64)
+    assert (engine._passes._cache.slots, engine._passes._cache.positions) == (4, 64)
 
 
 def test_frequencies_of_the_first_token(zoo: Any, run_all: Callable[..., Any]) -> None:

@@ -117,6 +117,26 @@ def test_a_number_of_workers_that_is_not_allowed(ppo: AlignmentJob, replicas: ob
         scaled(ppo, roles(ppo), "rollout", replicas)
 
 
+def test_a_worker_of_several_processes_comes_and_goes_as_a_whole() -> None:
+    shared = "replicas: 2, engine: {torch: {tensorParallel: 2}}"
+    job = with_spec(PPO, ("replicas: 2, minReplicas: 2", shared))
+    added, removed = scaled(job, roles(job), "rollout", 3)
+    assert ([process.name for process in added], removed) == (["rollout-2", "rollout-2-r1"], [])
+    assert [(process.rank, process.serves, process.unit) for process in added] == [
+        (0, True, "rollout-2"),
+        (1, False, "rollout-2"),
+    ]
+    added, removed = scaled(job, [*roles(job), *added], "rollout", 1)
+    assert added == []
+    assert [process.name for process in removed] == ["rollout-1", "rollout-1-r1", "rollout-2", "rollout-2-r1"]
+
+
+def test_workers_in_the_trainers_processes_are_not_scaled() -> None:
+    job = with_spec(PPO, ("replicas: 2, minReplicas: 2", "placement: WithTrainer"))
+    with pytest.raises(RunRefused, match=r"trainer\.ranks cannot change while the job runs"):
+        scaled(job, roles(job), "rollout", 2)
+
+
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8))
 def test_scaling_always_gives_the_number_that_was_asked_for(wanted: list[int]) -> None:
     job = with_spec(PPO, ("replicas: 2, minReplicas: 2", "replicas: 1"))

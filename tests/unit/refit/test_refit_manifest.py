@@ -16,7 +16,7 @@ from kubealign_services.refit.manifest import (
     CorruptTransfer,
     aligned,
     check_announcement,
-    tensor_views,
+    piece_view,
     verify,
     weights_digest,
 )
@@ -44,16 +44,18 @@ SNAPSHOT = A + bytes(4) + B
 
 def announcement() -> refit_pb2.WeightsAnnouncement:
     tensors = [entry("a", [3, 5], "F32", 0, A), entry("b", [2], "BF16", 64, B)]
-    weights = batch_pb2.WeightsId(fence=2, version=7, digest=weights_digest(tensors))
-    return refit_pb2.WeightsAnnouncement(weights=weights, tensors=tensors, size_bytes=68)
+    parts = [refit_pb2.WeightsPart(rank=0, tensors=tensors, size_bytes=68)]
+    weights = batch_pb2.WeightsId(fence=2, version=7, digest=weights_digest(parts))
+    return refit_pb2.WeightsAnnouncement(weights=weights, parts=parts, size_bytes=68)
 
 
 def test_the_layout_by_hand() -> None:
     assert [aligned(offset) for offset in (0, 1, 60, 64, 65)] == [0, 64, 64, 64, 128]
     message = announcement()
     check_announcement(message)
-    verify(memoryview(SNAPSHOT), message.tensors, "here")
-    views = dict(tensor_views(memoryview(bytearray(SNAPSHOT)), message.tensors))
+    tensors = message.parts[0].tensors
+    verify(memoryview(SNAPSHOT), tensors, "here")
+    views = {entry.name: piece_view(memoryview(bytearray(SNAPSHOT)), entry) for entry in tensors}
     assert torch.equal(views["a"], torch.arange(15, dtype=torch.float32).reshape(3, 5))
     assert torch.equal(views["b"], torch.tensor([1.0, -2.0], dtype=torch.bfloat16))
     checksums = xxhash.xxh3_64_hexdigest(A) + xxhash.xxh3_64_hexdigest(B)
@@ -61,7 +63,7 @@ def test_the_layout_by_hand() -> None:
 
 
 def change(field: str, value: object, tensor: int = 1) -> Callable[[refit_pb2.WeightsAnnouncement], None]:
-    return lambda message: setattr(message.tensors[tensor], field, value)
+    return lambda message: setattr(message.parts[0].tensors[tensor], field, value)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +73,16 @@ def change(field: str, value: object, tensor: int = 1) -> Callable[[refit_pb2.We
         (change("dtype", "F32"), r"b: .*F32 \(2,\) takes 8"),
         (change("offset_bytes", 60), "b: starts at 60, not at 64"),
         (change("checksum", "0" * 16), "the checksums have digest"),
-        (lambda message: setattr(message, "size_bytes", 72), "size_bytes is 72; its 2 tensors end at 68"),
-        (lambda message: message.ClearField("tensors"), "its 0 tensors end at 0"),
+        (lambda message: setattr(message, "size_bytes", 72), "size_bytes is 72; its 2 tensors take 68"),
+        (
+            lambda message: setattr(message.parts[0], "size_bytes", 72),
+            "size_bytes of rank 0 is 72; its 2 tensors end at 68",
+        ),
+        (lambda message: message.ClearField("parts"), "its 0 tensors take 0"),
+        (
+            lambda message: message.parts[0].delta_sizes.append(5),
+            "delta_sizes of rank 0 has 1 entries for 2 tensors",
+        ),
         (lambda message: setattr(message.weights, "digest", "f" * 32), "the checksums have digest"),
     ],
 )
@@ -89,7 +99,7 @@ def test_an_announcement_that_contradicts_itself(
 def test_any_flipped_bit_of_a_tensor_is_found_and_named(place: int, bit: int) -> None:
     harmed = bytearray(SNAPSHOT)
     harmed[place] ^= 1 << bit
-    tensors = announcement().tensors
+    tensors = announcement().parts[0].tensors
     if 60 <= place < 64:  # padding: part of no tensor
         verify(memoryview(harmed), tensors, "here")
         return

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 
 def flip_in_memory(stage: Any, announcement: refit_pb2.WeightsAnnouncement, place: int = 100) -> None:
     """Flip one byte of the segment, as a stray write would."""
-    path = stage.folder / announcement.sources[0].shared_memory.name
+    path = stage.folder / announcement.parts[0].sources[0].shared_memory.name
     with path.open("r+b") as file:
         byte = os.pread(file.fileno(), 1, HEADER_BYTES + place)
         os.pwrite(file.fileno(), bytes([byte[0] ^ 1]), HEADER_BYTES + place)

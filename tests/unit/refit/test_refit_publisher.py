@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kubealign.spec.rollout import Transport
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.refit.manifest import check_announcement, tensor_views, verify
+from kubealign_services.refit.manifest import check_announcement, piece_view, verify
 from kubealign_services.refit.publisher import CHUNK_BYTES, PublishFailed, WeightsPublisher
 from kubealign_services.refit.shared_memory import MappedSnapshot, SnapshotGone, host_identity
 from kubealign_services.rpc.errors import NotFound
@@ -43,6 +43,15 @@ def streamed(publisher: WeightsPublisher, announcement: refit_pb2.WeightsAnnounc
     return snapshot
 
 
+def mapped_at(folder: Path, announcement: refit_pb2.WeightsAnnouncement) -> MappedSnapshot:
+    (part,) = announcement.parts
+    return MappedSnapshot(folder, part.sources[0].shared_memory.name, announcement.weights, part.size_bytes)
+
+
+def views(snapshot: memoryview, announcement: refit_pb2.WeightsAnnouncement) -> list[tuple[str, Tensor]]:
+    return [(entry.name, piece_view(snapshot, entry)) for entry in announcement.parts[0].tensors]
+
+
 shapes = st.lists(
     st.tuples(
         st.lists(st.integers(0, 40), max_size=3),
@@ -70,12 +79,10 @@ def test_both_ways_give_the_same_bits(shapes: list[tuple[list[int], torch.dtype]
         publisher = WeightsPublisher(Path(folder), "localhost:1", Transport.AUTO)
         announcement = publish(publisher, 1, weights)
         check_announcement(announcement)
-        mapped = MappedSnapshot(Path(folder), announcement.sources[0].shared_memory.name, announcement)
+        mapped = mapped_at(Path(folder), announcement)
         for snapshot in (mapped.snapshot, memoryview(streamed(publisher, announcement))):
-            verify(snapshot, announcement.tensors, "here")
-            for (name, tensor), (sent_name, sent) in zip(
-                tensor_views(snapshot, announcement.tensors), weights, strict=True
-            ):
+            verify(snapshot, announcement.parts[0].tensors, "here")
+            for (name, tensor), (sent_name, sent) in zip(views(snapshot, announcement), weights, strict=True):
                 assert (name, tensor.shape, tensor.dtype) == (sent_name, sent.shape, sent.dtype)
                 assert torch.equal(tensor, sent)
         mapped.close()
@@ -85,8 +92,8 @@ def test_both_ways_give_the_same_bits(shapes: list[tuple[list[int], torch.dtype]
 def test_training_goes_on_while_a_late_worker_reads(publisher: WeightsPublisher, tmp_path: Path) -> None:
     weight = torch.full((1000,), 1.0)
     first = publish(publisher, 1, [("w", weight)])
-    late = MappedSnapshot(tmp_path, first.sources[0].shared_memory.name, first)
-    ((_, seen),) = tensor_views(late.snapshot, first.tensors)
+    late = mapped_at(tmp_path, first)
+    ((_, seen),) = views(late.snapshot, first)
     weight.fill_(2.0)
     second = publish(publisher, 2, [("w", weight)])
     weight.fill_(3.0)
@@ -117,14 +124,14 @@ def test_a_stream_slower_than_two_publications_is_told(publisher: WeightsPublish
 def test_single_tensors_can_be_fetched(publisher: WeightsPublisher) -> None:
     a, b, c = torch.ones(3), torch.full((5,), 2.0), torch.full((7,), 3.0)
     announcement = publish(publisher, 1, [("a", a), ("b", b), ("c", c)])
-    request = refit_pb2.FetchWeightsRequest(weights=announcement.weights, tensors=["a", "c"])
+    request = refit_pb2.FetchWeightsRequest(weights=announcement.weights, tensors=[0, 2])
     # a: 12 bytes at 0; b: 20 at 64; c: 28 at 128.
     assert [(chunk.offset_bytes, chunk.data) for chunk in publisher.chunks(request)] == [
         (0, a.numpy().tobytes()),
         (128, c.numpy().tobytes()),
     ]
-    request.tensors.append("d")
-    with pytest.raises(NotFound, match="d"):
+    request.tensors.append(3)
+    with pytest.raises(NotFound, match="have 3 tensors at rank 0; there is none at place 3"):
         list(publisher.chunks(request))
 
 
@@ -138,8 +145,8 @@ def test_the_same_version_of_another_fence_is_not_the_same(publisher: WeightsPub
 def test_weights_may_grow_and_shrink(publisher: WeightsPublisher, tmp_path: Path) -> None:
     for version, count in enumerate((10, 10, 1000, 5, 2000, 1)):
         announcement = publish(publisher, version, [("w", torch.full((count,), float(version)))])
-        mapped = MappedSnapshot(tmp_path, announcement.sources[0].shared_memory.name, announcement)
-        verify(mapped.snapshot, announcement.tensors, "here")
+        mapped = mapped_at(tmp_path, announcement)
+        verify(mapped.snapshot, announcement.parts[0].tensors, "here")
         mapped.close()
 
 
@@ -159,7 +166,7 @@ def test_the_transport_says_what_is_announced(tmp_path: Path) -> None:
         publisher = WeightsPublisher(tmp_path, address, transport)
         announcement = publish(publisher, 1, [("w", torch.ones(3))])
         publisher.close()
-        return [source.WhichOneof("transport") for source in announcement.sources]
+        return [source.WhichOneof("transport") for source in announcement.parts[0].sources]
 
     assert kinds(Transport.AUTO, "localhost:1") == ["shared_memory", "stream"]
     assert kinds(Transport.AUTO, None) == ["shared_memory"]
@@ -172,12 +179,12 @@ def test_the_transport_says_what_is_announced(tmp_path: Path) -> None:
 def test_a_restarted_publisher_removes_what_the_one_before_left(tmp_path: Path) -> None:
     killed = WeightsPublisher(tmp_path, None, Transport.AUTO)
     announcement = publish(killed, 1, [("w", torch.ones(3))])
-    reading = MappedSnapshot(tmp_path, announcement.sources[0].shared_memory.name, announcement)
+    reading = mapped_at(tmp_path, announcement)
     publisher = WeightsPublisher(tmp_path, None, Transport.AUTO)
     assert len(list(tmp_path.iterdir())) == 2
-    verify(reading.snapshot, announcement.tensors, "here")
+    verify(reading.snapshot, announcement.parts[0].tensors, "here")
     with pytest.raises(SnapshotGone, match="never were in"):
-        MappedSnapshot(tmp_path, announcement.sources[0].shared_memory.name, announcement)
+        mapped_at(tmp_path, announcement)
     reading.close()
     publisher.close()
     assert list(tmp_path.iterdir()) == []
@@ -209,7 +216,7 @@ def test_a_snapshot_counts_as_gone_from_the_first_byte_that_changes(
     publisher: WeightsPublisher, tmp_path: Path
 ) -> None:
     first = publish(publisher, 1, [("w", torch.ones(3))])
-    late = MappedSnapshot(tmp_path, first.sources[0].shared_memory.name, first)
+    late = mapped_at(tmp_path, first)
     publish(publisher, 2, [("w", torch.ones(3))])
 
     def while_it_is_written() -> Iterator[tuple[str, Tensor]]:

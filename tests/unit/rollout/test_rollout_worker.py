@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from kubealign.v1 import rollout_pb2
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.generation.contract import (
     EngineLoad,
+    EngineLost,
     Finish,
     GeneratedSample,
     GenerationRequest,
@@ -139,3 +140,43 @@ async def test_a_copy_of_what_is_in_hand_is_not_generated_twice() -> None:
         assert engine.asked == ["1:train:0/3:0"]
         assert await other.pull("rollouts", "driver", 8, 0.2) == []
     assert await other.pull("work", "rollout", 8, 0.0) == [], "both copies are settled"
+
+
+class Dying(SteppedGenerator):
+    """Its server dies under the first group."""
+
+    deaths = 1
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
+        if self.deaths:
+            self.deaths -= 1
+            raise EngineLost("the server was killed")
+        async for sample in super().generate(request):
+            yield sample
+
+
+async def test_what_a_lost_engine_held_is_given_back_and_done_again() -> None:
+    """By the same worker, which goes on."""
+    bus, engine = MemoryBus(), Engine()
+    other = bus.another()
+    item = rollout_pb2.WorkItem(
+        fence=1,
+        group_id="0/3",
+        prompt_tokens=[1],
+        samples=2,
+        seeds=[1, 2],
+        sampling=rollout_pb2.Sampling(max_tokens=4, temperature=1.0, top_p=1.0),
+        deadline=time.time() + 60,
+        purpose="train",
+    )
+    generator = Dying(engine, compute)
+    worker = RolloutWorker("rollout-7", bus, generator, Fitted(), capacity=64)  # type: ignore[arg-type]
+    tasks = [asyncio.create_task(generator.run()), asyncio.create_task(worker.run())]
+    await other.publish("work", item.SerializeToString(), "1")
+    found = await samples(other, 2)
+    assert sorted(rollout.sample for rollout in found) == [0, 1]
+    assert generator.deaths == 0
+    for task in tasks:
+        assert not task.done()
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

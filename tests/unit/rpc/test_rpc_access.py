@@ -5,15 +5,15 @@ from google.protobuf import descriptor_pool
 
 from kubealign.process import Role
 from kubealign.security.authority import identity_of
-from kubealign.v1 import critic_pb2, driver_pb2, rollout_pb2, scoring_pb2, trainer_pb2
+from kubealign.v1 import critic_pb2, driver_pb2, rollout_pb2, scoring_pb2, sender_pb2, trainer_pb2
 from kubealign_services.rpc.access import refusal_of, role_of, roles_of
 
-FILES = [critic_pb2, driver_pb2, rollout_pb2, scoring_pb2, trainer_pb2]
+FILES = [critic_pb2, driver_pb2, rollout_pb2, scoring_pb2, sender_pb2, trainer_pb2]
 
 
 def test_the_contract_is_read() -> None:
     assert roles_of("/kubealign.v1.Trainer/TrainStep") == {"driver"}
-    assert roles_of("/kubealign.v1.Trainer/FetchWeights") == {"rollout", "reference"}
+    assert roles_of("/kubealign.v1.WeightsSender/FetchWeights") == {"rollout", "reference", "trainer"}
     assert roles_of("/kubealign.v1.Driver/Progress") == {"runner"}
 
 
@@ -39,10 +39,9 @@ def test_without_the_option_no_one_may() -> None:
 
 def test_the_refusal_says_who_came_and_who_may() -> None:
     assert refusal_of("/kubealign.v1.Trainer/TrainStep", "driver") == ""
-    text = refusal_of("/kubealign.v1.Trainer/FetchWeights", "reward")
-    assert (
-        text == "the role reward may not call /kubealign.v1.Trainer/FetchWeights: only reference, rollout may"
-    )
+    text = refusal_of("/kubealign.v1.WeightsSender/FetchWeights", "reward")
+    method = "/kubealign.v1.WeightsSender/FetchWeights"
+    assert text == f"the role reward may not call {method}: only reference, rollout, trainer may"
     assert "names no role" in refusal_of("/kubealign.v1.Trainer/TrainStep", None)
 
 

@@ -28,6 +28,7 @@ Code = grpc.StatusCode
     ("kind", "code"),
     [
         (StaleFence, Code.FAILED_PRECONDITION),
+        (Unreachable, Code.UNAVAILABLE),
         (OutOfOrder, Code.FAILED_PRECONDITION),
         (InvalidRequest, Code.INVALID_ARGUMENT),
         (NotFound, Code.NOT_FOUND),

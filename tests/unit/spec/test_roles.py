@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kubealign.process import Role
-from kubealign.roles import Process, roles, rollout_worker
+from kubealign.roles import Process, generating, renumbered, roles, rollout_worker
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.models import Model
 
@@ -56,6 +56,11 @@ def names(document: dict[str, Any]) -> list[str]:
             "prepare trainer-0 reference-0 reward-exact-0 reward-short-0 rollout-0 driver",
         ),
         (
+            "rloo",
+            {"spec.trainer.ranks": 2, "spec.rollout": {"placement": "WithTrainer", "replicas": 2}},
+            "prepare trainer-0 trainer-1 reference-0 reward-exact-0 driver",
+        ),
+        (
             "sft",
             {"spec.validation": VALIDATION, "spec.rollout.replicas": 2},
             "prepare trainer-0 reward-short-0 rollout-0 rollout-1 driver",
@@ -89,8 +94,9 @@ def test_a_process_in_full(document: Make) -> None:
         rank=1,
         world_size=2,
         after=("prepare",),
-        serves=False,
     )
+    # It streams its part of the weights; the critic sends nobody any.
+    assert all(process.serves == (process.rank == 0) for process in roles(job) if process.group == "critic")
     assert found["reward-short-0"] == Process(
         "reward-short-0",
         Role.REWARD,
@@ -100,7 +106,7 @@ def test_a_process_in_full(document: Make) -> None:
         after=("prepare",),
         elastic=True,
     )
-    assert found["rollout-0"] == rollout_worker(job.spec, 0)
+    assert (found["rollout-0"],) == rollout_worker(job.spec, 0)
     assert found["rollout-0"].calls == ("trainer",)
     assert found["driver"] == Process(
         "driver",
@@ -109,6 +115,47 @@ def test_a_process_in_full(document: Make) -> None:
         "kubealign_services.driver.main",
         after=("prepare", "trainer", "critic", "reference", "reward-helpful", "reward-short", "rollout"),
         calls=("trainer", "critic"),
+    )
+
+
+def test_a_worker_of_several_processes(document: Make) -> None:
+    """The first serves and is called as the worker; each worker is one unit, with a place of its own to
+    meet."""
+    shared = {"engine": {"torch": {"tensorParallel": 3}}, "replicas": 2}
+    job = AlignmentJob.model_validate(document("rloo", {"spec.rollout": shared, "spec.trainer.ranks": 2}))
+    workers = [process for process in roles(job) if process.group == "rollout"]
+    assert [process.name for process in workers] == [
+        f"rollout-{worker}{rank}" for worker in (0, 1) for rank in ("", "-r1", "-r2")
+    ]
+    assert [process.unit for process in workers] == ["rollout-0"] * 3 + ["rollout-1"] * 3
+    assert [process.leader for process in workers] == ["rollout-0"] * 3 + ["rollout-1"] * 3
+    assert [process.rank for process in workers] == [0, 1, 2] * 2
+    assert [process.serves for process in workers] == [True, False, False] * 2
+    assert {(process.world_size, process.elastic, process.role) for process in workers} == {
+        (3, True, Role.ROLLOUT)
+    }
+    assert rollout_worker(job.spec, 1) == tuple(workers[3:])
+    assert tuple(renumbered(process, 1) for process in workers[:3]) == tuple(workers[3:])
+    others = {each.name: (each.unit, each.leader) for each in roles(job) if each not in workers}
+    assert others["trainer-1"] == ("trainer", "trainer-0")
+    assert others["reward-exact-0"] == ("reward-exact-0", "reward-exact-0")
+    assert others["driver"] == ("driver", "driver")
+
+
+def test_where_the_rollout_workers_run(document: Make) -> None:
+    def found(**rollout: Any) -> tuple[Process, ...]:
+        return roles(AlignmentJob.model_validate(document("rloo", {"spec.rollout": rollout})))
+
+    assert generating(found()) is Role.ROLLOUT
+    shared = found(placement="WithTrainer")
+    assert generating(shared) is Role.TRAINER
+    (trainer,) = (process for process in shared if process.group == "trainer")
+    assert (trainer.module, trainer.role) == ("kubealign_services.colocated.main", Role.TRAINER)
+    assert next(p for p in shared if p.name == "driver").after == (
+        "prepare",
+        "trainer",
+        "reference",
+        "reward-exact",
     )
 
 
@@ -121,9 +168,8 @@ def test_processes_come_after_what_they_wait_for(algorithm: str, document: Make)
         assert set(process.calls) <= groups | {process.group}
         groups.add(process.group)
     assert len({process.name for process in roles(job)}) == len(roles(job))
-    assert [process.name for process in roles(job) if process.group == "trainer" and process.serves] == [
-        "trainer-0"
-    ]
+    serving = [process.rank for process in roles(job) if process.group == "trainer" and process.serves]
+    assert serving == ([0, 1, 2] if job.spec.samples else [0])
 
 
 def test_what_is_left_out_is_filled_in(document: Make) -> None:

@@ -4,14 +4,15 @@ Only the matrices that are adapted are kept a second time, as they were: nothing
 come.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from kubealign_services.adapters.low_rank import LowRank, by_layer
+from kubealign_services.adapters.low_rank import LowRank, by_layer, row_norms
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,17 @@ class _Adapted:
 class AdaptedWeights:
     """The adapted layers of a model that otherwise holds its base."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(
+        self, model: torch.nn.Module, norms: Callable[[str, Tensor], Tensor] = lambda layer, v: row_norms(v)
+    ) -> None:
+        """norms: (layer, V [outputs, inputs]) -> the norm of each output's inputs, for DoRA."""
         self._model = model
+        self._norms = norms
         self._layers: dict[str, _Adapted] = {}
+
+    def bases(self) -> Iterator[Tensor]:
+        """The matrices that are kept a second time."""
+        return (layer.base for layer in self._layers.values())
 
     def forget(self) -> None:
         """The model's weights are about to become another base."""
@@ -35,23 +44,30 @@ class AdaptedWeights:
     @torch.no_grad()
     def take(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
         """Replace the adapter by this one, in place. Raises ValueError for a layer that the model does not
-        have, shapes that are not the layer's, or a layer of the adapter before that did not come; some
-        may have been merged by then."""
-        adapters = by_layer(tensors)
-        missing = self._layers.keys() - adapters.keys()
-        if missing:
-            raise ValueError(f"adapter: {len(missing)} layers did not come: {', '.join(sorted(missing)[:4])}")
-        for name, adapter in adapters.items():
-            layer = self._layer(name, adapter)
+        have, shapes that are not the layer's, or a layer of the adapter before that did not come; in
+        which case nothing was merged."""
+        for name, adapter in self.fitting(tensors).items():
+            layer = self._layers[name]
             device = layer.base.device
             moved = LowRank(
                 adapter.down.to(device),
                 adapter.up.to(device),
                 None if adapter.magnitude is None else adapter.magnitude.to(device),
             )
-            layer.weight.copy_(moved.merged(layer.base, scale, layer.transposed))
+            merged = moved.merged(layer.base, scale, layer.transposed, partial(self._norms, name))
+            layer.weight.copy_(merged)
 
-    def _layer(self, name: str, adapter: LowRank) -> _Adapted:
+    def fitting(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, LowRank]:
+        """The adapter by layer, once it is known to fit. Raises as `take`; nothing has been merged then."""
+        adapters = by_layer(tensors)
+        missing = self._layers.keys() - adapters.keys()
+        if missing:
+            raise ValueError(f"adapter: {len(missing)} layers did not come: {', '.join(sorted(missing)[:4])}")
+        for name, adapter in adapters.items():
+            self._check(name, adapter)
+        return adapters
+
+    def _check(self, name: str, adapter: LowRank) -> None:
         if name not in self._layers:
             self._layers[name] = self._find(name)
         layer = self._layers[name]
@@ -65,7 +81,6 @@ class AdaptedWeights:
                     f"adapter: a part of {name} has the shape {list(part.shape)}, "
                     f"the layer wants {list(shape)}"
                 )
-        return layer
 
     def _find(self, name: str) -> _Adapted:
         try:

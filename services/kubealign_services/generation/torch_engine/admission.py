@@ -4,21 +4,22 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from kubealign_services.generation.contract import GenerationRequest
-from kubealign_services.generation.torch_engine.cache import HeldPrompt
 
 
 @dataclass
 class Group:
     """A request on its way. ends: the token ids that end its responses. unfinished: how many samples have not
-    ended, admitted: how many have entered. held: its prompt, where some samples have entered and others still
-    wait."""
+    ended, admitted: how many have entered. held: where some samples have entered and others still wait, the
+    logits [vocabulary] after its prompt, which the cache holds."""
 
     request: GenerationRequest
     ends: frozenset[int]
     unfinished: int
     admitted: int = 0
-    held: HeldPrompt | None = None
+    held: Tensor | None = None
 
     @property
     def remaining(self) -> int:
@@ -70,7 +71,7 @@ class WaitingLine:
         spent = 0
         while free and self._groups:
             group = self._groups[0]
-            tokens = 0 if group.held else len(group.request.prompt_tokens)
+            tokens = 0 if group.held is not None else len(group.request.prompt_tokens)
             if spent and spent + tokens > prefill_tokens:
                 break
             count = min(free, group.remaining)

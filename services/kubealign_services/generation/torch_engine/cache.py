@@ -20,22 +20,12 @@ class LayerShape:
     value_width: int
 
 
-@dataclass(frozen=True)
-class HeldPrompt:
-    """A prompt's keys and values ([heads, length, width] by layer), and the logits [vocabulary] after its
-    last token: kept while samples of its group still wait for a slot."""
-
-    keys: dict[int, Tensor]
-    values: dict[int, Tensor]
-    logits: Tensor
-
-
 class KeyValueCache:
     """By layer [slots, heads, positions, width], so that the first n slots and the first m positions are a
     view.
 
     It starts empty, grows to what the running sequences need, up to `max_sequences` slots, and is reused by
-    those that come after.
+    those that come after. Beside the slots it holds one prompt, while samples of its group still wait.
     """
 
     def __init__(
@@ -52,6 +42,7 @@ class KeyValueCache:
             i: torch.empty(0, s.heads, 0, s.value_width, dtype=dtype, device=device)
             for i, s in layers.items()
         }
+        self._held: dict[int, tuple[Tensor, Tensor]] = {}
 
     def reserve(self, sequences: int, positions: int) -> None:
         """Have room for `sequences` of `positions` tokens each. What is cached stays where it is."""
@@ -70,6 +61,14 @@ class KeyValueCache:
                 new[: self.slots, :, : self.positions] = old
                 blocks[layer] = new
         self.slots, self.positions = slots, length
+
+    def clear(self) -> None:
+        """Forget everything and hold no memory, as at first."""
+        for blocks in (self._keys, self._values):
+            for layer, old in blocks.items():
+                blocks[layer] = old.new_empty(0, old.shape[1], 0, old.shape[3])
+        self._held = {}
+        self.slots = self.positions = 0
 
     def view(self, layer: int, sequences: int, positions: int) -> tuple[Tensor, Tensor]:
         """Keys and values [sequences, heads, positions, width], without a copy."""
@@ -92,15 +91,14 @@ class KeyValueCache:
             for block in blocks.values():
                 block[targets, :, :positions] = block[sources, :, :positions]
 
-    def hold(self, slot: int, length: int, logits: Tensor) -> HeldPrompt:
-        """A copy of the first `length` positions of a slot."""
-        return HeldPrompt(
-            {layer: block[slot, :, :length].clone() for layer, block in self._keys.items()},
-            {layer: block[slot, :, :length].clone() for layer, block in self._values.items()},
-            logits.clone(),
-        )
+    def hold(self, slot: int, length: int) -> None:
+        """Keep a copy of the first `length` positions of a slot, in the place of any prompt held before."""
+        self._held = {
+            layer: (keys[slot, :, :length].clone(), self._values[layer][slot, :, :length].clone())
+            for layer, keys in self._keys.items()
+        }
 
-    def restore(self, held: HeldPrompt, slots: slice) -> None:
-        """Write a held prompt into each of the slots."""
-        for layer, keys in held.keys.items():
-            self.write_prompts(layer, slots, keys[None], held.values[layer][None])
+    def restore(self, slots: slice) -> None:
+        """Write the held prompt into each of the slots."""
+        for layer, (keys, values) in self._held.items():
+            self.write_prompts(layer, slots, keys[None], values[None])

@@ -1,9 +1,10 @@
 """The rollout engine: requests join and leave at every step, and each step makes one token for all that
 run."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,19 +14,12 @@ from kubealign.spec import engines as engine_spec
 from kubealign.spec.precision import Precision
 from kubealign_services.data.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
-from kubealign_services.generation.torch_engine.adapted_weights import AdaptedWeights
 from kubealign_services.generation.torch_engine.admission import Admission, Group, WaitingLine
-from kubealign_services.generation.torch_engine.attention import DecodePlan, PromptPlan, PromptRun
-from kubealign_services.generation.torch_engine.cache import KeyValueCache
-from kubealign_services.generation.torch_engine.model import (
-    CausalModel,
-    end_tokens,
-    read_config,
-)
+from kubealign_services.generation.torch_engine.model import CausalModel, end_tokens, read_config
+from kubealign_services.generation.torch_engine.passes import LocalPasses, Passes, Prompts
 from kubealign_services.generation.torch_engine.requests import check_request
 from kubealign_services.generation.torch_engine.sampling import Sampled, sample
 from kubealign_services.generation.torch_engine.sequences import RunningRows
-from kubealign_services.generation.torch_engine.weights import CheckpointWeights
 
 NO_WEIGHTS = -1
 DTYPES = {Precision.FLOAT32: torch.float32, Precision.BFLOAT16: torch.bfloat16}
@@ -40,43 +34,51 @@ class TorchEngine:
 
     def __init__(
         self,
-        model: CausalModel,
+        passes: Passes,
         tokenizer: PreTrainedTokenizerBase,
         spec: engine_spec.TorchEngine,
         ends: frozenset[int],
     ) -> None:
-        """ends: the token ids that end every response."""
+        """passes: through the model, whoever makes them. ends: the token ids that end every response."""
         self.version = NO_WEIGHTS
         self._usable = False
         self._has_base = False
-        self._model = model
+        self._passes = passes
         self._tokenizer = tokenizer
         self._spec = spec
         self._ends = ends
-        self._weights = CheckpointWeights(model.module)
-        self._adapted = AdaptedWeights(model.module)
-        self._cache = KeyValueCache(model.layers, spec.max_sequences, model.dtype, model.device)
         self._present: set[str] = set()
         self._waiting = WaitingLine()
-        self._running = RunningRows(spec.max_sequences, model.device)
+        self._running = RunningRows(spec.max_sequences, passes.device)
         self._generated_tokens = 0
         self._prefilled_tokens = 0
 
     @classmethod
     def create(cls, folder: Path, spec: engine_spec.TorchEngine) -> "TorchEngine":
         """From a folder with a Hugging Face configuration and tokenizer, on the GPU if there is one. The
-        weights come by `refit`. Raises UnsupportedModel, DataError (no tokenizer, or one that does not fit
-        the model), OSError (a file is missing)."""
+        weights come by `refit`. Raises as `over`, and UnsupportedModel."""
+
+        def local(config: Any) -> LocalPasses:
+            model = CausalModel(config, DTYPES[spec.precision], own_device())
+            return LocalPasses(model, spec.max_sequences)
+
+        return cls.over(folder, spec, local)
+
+    @classmethod
+    def over(
+        cls, folder: Path, spec: engine_spec.TorchEngine, make: Callable[[Any], Passes]
+    ) -> "TorchEngine":
+        """With the passes that `make` makes of the folder's configuration, once the rest is known to fit.
+        Raises DataError (no tokenizer, or one that does not fit the model), OSError (a file is missing)."""
         config = read_config(folder)
         tokenizer = load_tokenizer(folder, "rollout engine")
         check_vocabulary(config, tokenizer, f"rollout engine, {folder}")
         ends = end_tokens(folder, config, tokenizer)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return cls(CausalModel(config, DTYPES[spec.precision], device), tokenizer, spec, ends)
+        return cls(make(config), tokenizer, spec, ends)
 
     def add(self, request: GenerationRequest) -> None:
         """Queue it. Raises RequestRefused, also for the id of a request that the engine still has."""
-        check_request(request, self._model.context, self._model.vocabulary, self._present)
+        check_request(request, self._passes.context, self._passes.vocabulary, self._present)
         self._present.add(request.request_id)
         self._waiting.append(
             Group(request, self._ends | set(request.sampling.stop_token_ids), unfinished=len(request.seeds))
@@ -94,6 +96,7 @@ class TorchEngine:
                 if each.group.request.request_id == request_id
             ]
         )
+        self._rest_if_idle()
 
     def load(self) -> EngineLoad:
         """running, waiting and free_sequences count samples; the tokens are totals since the start."""
@@ -139,8 +142,7 @@ class TorchEngine:
         fit: the engine then generates nothing until a refit succeeds."""
         with self._renewed(version):
             self._has_base = False
-            self._adapted.forget()
-            self._weights.take(tensors)
+            self._passes.take(tensors)
             self._has_base = True
 
     def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
@@ -149,14 +151,17 @@ class TorchEngine:
         with self._renewed(version):
             if not self._has_base:
                 raise RuntimeError("an adapter came before the weights that it is an adapter to")
-            self._adapted.take(tensors, scale)
+            self._passes.adapt(tensors, scale)
 
     @contextmanager
     def _renewed(self, version: int) -> Iterator[None]:
         if len(self._running):
             raise RuntimeError(f"refit to version {version} while {len(self._running)} sequences run")
         self._usable = False
-        yield
+        try:
+            yield
+        finally:
+            self._rest_if_idle()
         for group in self._waiting:
             group.held = None
         self.version = version
@@ -168,22 +173,21 @@ class TorchEngine:
         sequence. Raises ValueError for fewer than two tokens, more than the context, or one outside the
         vocabulary."""
         self._require_weights()
-        if not 2 <= len(tokens) <= self._model.context:
-            raise ValueError(f"{len(tokens)} tokens: log-probabilities need 2 to {self._model.context}")
-        if not 0 <= min(tokens) <= max(tokens) < self._model.vocabulary:
+        if not 2 <= len(tokens) <= self._passes.context:
+            raise ValueError(f"{len(tokens)} tokens: log-probabilities need 2 to {self._passes.context}")
+        if not 0 <= min(tokens) <= max(tokens) < self._passes.vocabulary:
             raise ValueError(
-                f"tokens {min(tokens)} to {max(tokens)}, of a vocabulary of {self._model.vocabulary}"
+                f"tokens {min(tokens)} to {max(tokens)}, of a vocabulary of {self._passes.vocabulary}"
             )
-        ids = torch.tensor(tokens, device=self._model.device)
-        plan = PromptPlan([PromptRun(0, 1, len(tokens))])
-        logits = self._model.forward(ids, torch.arange(len(tokens), device=ids.device), plan, keep=None)
+        ids = torch.tensor(tokens, device=self._passes.device)
+        logits = self._passes.score(tokens)
+        self._rest_if_idle()
         logprobs: list[float] = torch.log_softmax(logits[:-1], dim=-1).gather(1, ids[1:, None])[:, 0].tolist()
         return logprobs
 
     def _decode(self) -> Tensor:
         """Logits [n, vocabulary] after the newest token of every running sequence."""
-        tokens, positions, longest = self._running.last_tokens()
-        return self._model.forward(tokens, positions, DecodePlan(self._cache, positions, longest), keep=None)
+        return self._passes.decode(*self._running.last_tokens())
 
     def _prefill(self, admissions: list[Admission]) -> Tensor:
         """Let samples enter, their groups' prompts computed once. Logits [samples, vocabulary] after each
@@ -196,14 +200,14 @@ class TorchEngine:
         first = len(self._running)
         for each in held + fresh:
             self._running.enter(each.group, each.first, each.count, self._text)
-        self._cache.reserve(len(self._running), max(each.group.positions for each in admissions))
+        self._passes.reserve(len(self._running), max(each.group.positions for each in admissions))
         logits = []
         for each in held:
-            prompt = each.group.held
-            assert prompt is not None
-            self._cache.restore(prompt, slice(first, first + each.count))
+            after_prompt = each.group.held
+            assert after_prompt is not None
+            self._passes.restore(first, each.count)
             first += each.count
-            logits.append(prompt.logits.expand(each.count, -1))
+            logits.append(after_prompt.expand(each.count, -1))
             if not each.group.remaining:
                 each.group.held = None
         if fresh:
@@ -212,29 +216,35 @@ class TorchEngine:
 
     def _prefill_prompts(self, admissions: list[Admission], first_slot: int) -> Tensor:
         """One packed forward pass over the prompts, which are sorted by length. Logits as in `_prefill`."""
-        device = self._model.device
-        prompts = [each.group.request.prompt_tokens for each in admissions]
-        tokens = torch.tensor([token for prompt in prompts for token in prompt], device=device)
-        positions = torch.cat([torch.arange(len(prompt)) for prompt in prompts]).to(device)
-        ends = torch.tensor([len(prompt) for prompt in prompts], device=device).cumsum(0) - 1
-        plan = PromptPlan(_runs(admissions, first_slot, device), self._cache)
-        logits = self._model.forward(tokens, positions, plan, keep=ends)
-        self._prefilled_tokens += len(tokens)
+        texts = [each.group.request.prompt_tokens for each in admissions]
+        counts = [each.count for each in admissions]
+        prompts = Prompts(
+            tokens=[token for text in texts for token in text],
+            lengths=[len(text) for text in texts],
+            samples=counts,
+            first_slot=first_slot,
+        )
+        logits = self._passes.prefill(prompts)
+        self._prefilled_tokens += len(prompts.tokens)
         slot = first_slot
         for row, each in enumerate(admissions):
             if each.group.remaining:
-                each.group.held = self._cache.hold(slot, len(prompts[row]), logits[row])
+                self._passes.hold(slot, len(texts[row]))
+                each.group.held = logits[row].clone()
             slot += each.count
-        return logits.repeat_interleave(
-            torch.tensor([each.count for each in admissions], device=device), dim=0
-        )
+        return logits.repeat_interleave(torch.tensor(counts, device=logits.device), dim=0)
 
     def _leave(self, rows: list[int]) -> None:
         if not rows:
             return
         sources, targets = self._running.leave(rows)
         if sources:
-            self._cache.move(sources, targets, self._running.longest(targets))
+            self._passes.move(sources, targets, self._running.longest(targets))
+        self._rest_if_idle()
+
+    def _rest_if_idle(self) -> None:
+        if not len(self._running) and not self._waiting.samples():
+            self._passes.rest()
 
     def _check_finite(self, sampled: Sampled) -> None:
         if bool(torch.isfinite(sampled.engine_logprobs + sampled.behaviour_logprobs).all()):
@@ -242,6 +252,7 @@ class TorchEngine:
         self._present.clear()
         self._waiting.clear()
         self._running.clear()
+        self._rest_if_idle()
         self._usable = False
         raise NonFiniteLogits(f"the weights of version {self.version} give logits that are NaN or infinite")
 
@@ -257,20 +268,6 @@ class TorchEngine:
         return str(text)
 
 
-def _runs(admissions: list[Admission], first_slot: int, device: torch.device) -> list[PromptRun]:
-    """Neighbours of equal length together; their samples' slots follow each other."""
-    runs: list[PromptRun] = []
-    start, slot, row = 0, first_slot, 0
-    while row < len(admissions):
-        length = len(admissions[row].group.request.prompt_tokens)
-        end = row
-        while end < len(admissions) and len(admissions[end].group.request.prompt_tokens) == length:
-            end += 1
-        counts = torch.tensor([each.count for each in admissions[row:end]])
-        samples = int(counts.sum())
-        copies = torch.arange(end - row).repeat_interleave(counts).to(device) if samples > end - row else None
-        runs.append(PromptRun(start, end - row, length, slice(slot, slot + samples), copies))
-        start += (end - row) * length
-        slot += samples
-        row = end
-    return runs
+def own_device() -> torch.device:
+    """The GPU, if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

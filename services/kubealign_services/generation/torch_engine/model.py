@@ -40,14 +40,7 @@ class CausalModel:
         """config: a transformers configuration. Raises UnsupportedModel."""
         text = config.get_text_config()
         _check_config(text)
-        with transformers_initialization.no_init_weights(), torch.device(device):
-            make: Callable[..., Any] = AutoModelForCausalLM.from_config
-            try:
-                self.module = make(config, dtype=dtype, attn_implementation=ATTENTION)
-            except (ValueError, KeyError) as error:
-                raise UnsupportedModel(
-                    f"model type {config.model_type!r} does not go with the engine's attention: {error}"
-                ) from error
+        self.module = self._module(config, dtype, device)
         # Making the model without initial values leaves out the ties too.
         self.module.tie_weights()
         self.module.eval().requires_grad_(False)
@@ -72,6 +65,21 @@ class CausalModel:
         )
         logits: Tensor = output.logits[0].float()
         return logits
+
+    def _module(self, config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+        """The module that this process runs, untied and without weights."""
+        return self._made(config, dtype, device)
+
+    @staticmethod
+    def _made(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+        with transformers_initialization.no_init_weights(), torch.device(device):
+            make: Callable[..., Any] = AutoModelForCausalLM.from_config
+            try:
+                return make(config, dtype=dtype, attn_implementation=ATTENTION)
+            except (ValueError, KeyError) as error:
+                raise UnsupportedModel(
+                    f"model type {config.model_type!r} does not go with the engine's attention: {error}"
+                ) from error
 
     @torch.inference_mode()
     def _probe(self, text: Any) -> dict[int, LayerShape]:

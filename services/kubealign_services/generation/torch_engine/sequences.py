@@ -93,12 +93,10 @@ class RunningRows:
         self._top_p[rows] = sampling.top_p
         self.sequences.extend(RunningSequence(group, first + i, decode) for i in range(count))
 
-    def last_tokens(self) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """The newest token of every sequence and its position, both [n] int64, and one more than the largest
-        position."""
+    def last_tokens(self) -> tuple[list[int], list[int]]:
+        """The newest token of every sequence, and its position."""
         n = len(self)
-        positions = self._prompt[:n] + self._made[:n] - 1
-        return self._tensor(self._last[:n]), self._tensor(positions), int(positions.max()) + 1
+        return self._last[:n].tolist(), (self._prompt[:n] + self._made[:n] - 1).tolist()
 
     def choice(self) -> Choice:
         """How the next token of every sequence is sampled."""

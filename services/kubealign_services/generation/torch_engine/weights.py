@@ -1,6 +1,6 @@
 """Taking new weights into a model, by the names of its Hugging Face checkpoint."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -9,7 +9,9 @@ from torch import Tensor
 class CheckpointWeights:
     """A model's weights by checkpoint name; tied ones are one weight that goes by any of its names."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, put: Callable[[str, Tensor], object] | None = None) -> None:
+        """put: given each weight that fits; None: it is copied into the model."""
+        self._put = put or self._copy
         self._weights: dict[str, Tensor] = {}
         self._first_name: dict[int, str] = {}
         for name, weight in model.state_dict(keep_vars=True).items():
@@ -18,9 +20,9 @@ class CheckpointWeights:
 
     @torch.no_grad()
     def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy every weight in place, floating-point ones converted to the model's own precision. Raises
-        ValueError for a name that the model does not have, another shape, numbers of another kind, a weight
-        that comes twice or not at all; some may have been copied by then."""
+        """Copy (or put) every weight in place, floating-point ones converted to the model's own precision.
+        Raises ValueError for a name that the model does not have, another shape, numbers of another kind, a
+        weight that comes twice or not at all; some may have been copied by then."""
         missing = dict.fromkeys(self._first_name.values())
         for name, tensor in tensors:
             weight = self._weights.get(name)
@@ -42,12 +44,15 @@ class CheckpointWeights:
                     f"weights: {name!r} came twice" + (f", before as {first!r}" if first != name else "")
                 )
             del missing[first]
-            weight.copy_(tensor)
+            self._put(name, tensor)
         if missing:
             raise ValueError(
                 f"weights: {len(missing)} of {len(self._first_name)} did not come: "
                 f"{self._some(list(missing))}"
             )
+
+    def _copy(self, name: str, tensor: Tensor) -> None:
+        self._weights[name].copy_(tensor)
 
     @staticmethod
     def _some(names: list[str]) -> str:

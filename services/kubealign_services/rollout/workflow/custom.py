@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 
 from kubealign.spec.workflow import WorkflowFunction
-from kubealign_services.generation.contract import RequestRefused
+from kubealign_services.generation.contract import EngineLost, RequestRefused
 from kubealign_services.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.rollout.workflow.episode import Episode
 from kubealign_services.scoring.child import Refused, load
@@ -35,7 +35,7 @@ class CustomWorkflow:
     async def __call__(self, episode: Episode) -> None:
         try:
             await self._function(episode)
-        except RequestRefused:
+        except (RequestRefused, EngineLost):
             raise
         # Whatever it raises is what became of the response.
         except Exception as error:

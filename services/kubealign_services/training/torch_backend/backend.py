@@ -13,6 +13,7 @@ from kubealign.spec.training import HeadInit, Trainer
 from kubealign.spec.training import TorchBackend as TorchSpec
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
+from kubealign_services.residence.swap import swapping
 from kubealign_services.training.contract import AdapterSnapshot, Head, NonFiniteLoss, UpdatePlan
 from kubealign_services.training.slices import WeightSlice
 from kubealign_services.training.torch_backend.checkpoint import load_shard, save_shard
@@ -33,9 +34,16 @@ from kubealign_services.training.torch_backend.optimizer import (
     step_at,
 )
 from kubealign_services.training.torch_backend.packed_model import PackedModel
-from kubealign_services.training.torch_backend.passes import Figures, Place, run_forward, run_objective
+from kubealign_services.training.torch_backend.passes import (
+    Figures,
+    Place,
+    averaged,
+    run_forward,
+    run_objective,
+)
 from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
-from kubealign_services.training.torch_backend.sharding import reshard, shard
+from kubealign_services.training.torch_backend.sharding import local, reshard, shard
+from kubealign_services.training.torch_backend.slices import has_own_layout, own_slices
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +74,7 @@ class TorchBackend:
         self._scores = scores
         self._optimizer = make_adamw(model, spec.optimizer.adam_w)
         self._updates = 0
+        self._swap = swapping(self._tensors, place.device)
 
     @classmethod
     def create(
@@ -114,6 +123,7 @@ class TorchBackend:
 
     def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
         """See TrainingBackend. Dropout, where the model's config has it, is drawn from the plan's seed."""
+        self._swap.changed()
         torch.manual_seed((plan.seed + self._place.rank) % (1 << 63))
         self.model.train()
         try:
@@ -126,7 +136,7 @@ class TorchBackend:
         finally:
             self._optimizer.zero_grad(set_to_none=True)
             self.model.eval()
-        return _average(steps)
+        return averaged(steps)
 
     def _update(self, minibatch: Batch, objective: Objective) -> tuple[Figures, float, float]:
         """One optimiser step: its figures, gradient norm and learning rate."""
@@ -171,7 +181,11 @@ class TorchBackend:
         return stream_weights(self.model, self._dtype, self._place.rank)
 
     def slices(self) -> Iterator[WeightSlice]:
-        """See TrainingBackend: gathered, all of rank 0."""
+        """See TrainingBackend: what each rank has of the sharded weights. Gathered and all of rank 0 where an
+        adapter is merged in or the checkpoint has another layout than the model."""
+        if self._lora is None and has_own_layout(self.model.backbone):
+            yield from own_slices(self.model, self._dtype, self._place.rank)
+            return
         for name, tensor in self.snapshot():
             if self._place.rank == 0:
                 yield WeightSlice.whole(name, tensor)
@@ -198,10 +212,29 @@ class TorchBackend:
     def load(self, directory: Path) -> None:
         """See TrainingBackend. What follows is, on one rank, bit for bit what would have followed the
         save."""
+        self._swap.changed()
         self._updates = load_shard(
             directory, self.model, self._optimizer, self._place.rank, self._place.world_size, self._lora
         )
         log.info("shard loaded", extra={"directory": str(directory), "updates": self._updates})
+
+    def offload(self) -> None:
+        """Weights and moments rest in the host's memory: see `residence.contract.Movable`. There are no
+        gradients between two commands."""
+        reshard(self.model)
+        self._swap.offload()
+
+    def reload(self) -> None:
+        """See `offload`."""
+        self._swap.reload()
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """This rank's part of all that lasts from one command to the next."""
+        with torch.no_grad():
+            yield from (local(parameter) for parameter in self.model.parameters())
+            yield from self.model.buffers()
+            for state in self._optimizer.state.values():
+                yield from (local(moment) for moment in state.values() if isinstance(moment, Tensor))
 
     def export(self, directory: Path) -> None:
         """See TrainingBackend. A model with a value or scores becomes a sequence classifier."""
@@ -235,14 +268,3 @@ def _torch_spec(spec: Trainer) -> TorchSpec:
     if spec.backend.torch is None:
         raise ValueError("trainer.backend.torch is not set: this spec is another backend's")
     return spec.backend.torch
-
-
-def _average(steps: list[tuple[Figures, float, float]]) -> dict[str, float]:
-    """Metrics of a TrainStep from those of its optimiser steps."""
-    metrics: dict[str, float] = {}
-    for figures, norm, _ in steps:
-        for name, value in {**figures.sums, "loss": figures.loss, "gradient_norm": norm}.items():
-            metrics[name] = metrics.get(name, 0.0) + value / len(steps)
-    for name in {name for figures, _, _ in steps for name in figures.maxima}:
-        metrics[name] = max(figures.maxima[name] for figures, _, _ in steps if name in figures.maxima)
-    return {**metrics, "learning_rate": steps[-1][2]}

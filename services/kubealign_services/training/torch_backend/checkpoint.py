@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from kubealign.spec.training import Lora
+from kubealign_services.training.checkpoint_adapter import adapter_of, check_adapter
 from kubealign_services.training.contract import CorruptCheckpoint
+from kubealign_services.training.digests import digest_of_description, digest_of_file
 from kubealign_services.training.torch_backend.durable import to_disk
 from kubealign_services.training.torch_backend.sharding import local
 
@@ -57,11 +58,11 @@ def save_shard(
         "rank": rank,
         "world_size": world_size,
         "updates": updates,
-        "adapter": _adapter(lora),
+        "adapter": adapter_of(lora),
         "parameters": shapes,
-        "tensors_digest": _digest_of_file(tensors_file),
+        "tensors_digest": digest_of_file(tensors_file),
     }
-    description["digest"] = _digest_of_description(description)
+    description["digest"] = digest_of_description(description)
     description_file.write_text(json.dumps(description, indent=1))
     for path in (tensors_file, description_file, directory):
         to_disk(path)
@@ -83,7 +84,7 @@ def load_shard(
     """
     tensors_file, description_file = _files(directory, rank, world_size)
     description = _read_description(description_file)
-    _check_adapter(description_file, description.get("adapter"), _adapter(lora))
+    check_adapter(description_file, description.get("adapter"), adapter_of(lora))
     parameters = _trained(model)
     shapes = {name: list(parameter.shape) for name, parameter in parameters.items()}
     if description["parameters"] != shapes:
@@ -119,20 +120,6 @@ def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def _adapter(lora: Lora | None) -> dict[str, Any] | None:
-    """What makes one adapter another's: all but the dropout, which changes no weight."""
-    return None if lora is None else lora.model_dump(mode="json", by_alias=True, exclude={"dropout"})
-
-
-def _check_adapter(path: Path, held: dict[str, Any] | None, wanted: dict[str, Any] | None) -> None:
-    if held != wanted:
-        raise CorruptCheckpoint(f"{path} is of {_described(held)}; this job trains {_described(wanted)}")
-
-
-def _described(adapter: dict[str, Any] | None) -> str:
-    return "all weights" if adapter is None else f"an adapter with lora {json.dumps(adapter)}"
-
-
 def _files(directory: Path, rank: int, world_size: int) -> tuple[Path, Path]:
     stem = f"shard-{rank:05d}-of-{world_size:05d}"
     return directory / f"{stem}.safetensors", directory / f"{stem}.json"
@@ -148,7 +135,7 @@ def _read_description(path: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, OSError) as error:
         raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
-    if not isinstance(description, dict) or description.get("digest") != _digest_of_description(description):
+    if not isinstance(description, dict) or description.get("digest") != digest_of_description(description):
         raise CorruptCheckpoint(f"{path} is not as it was written: its digest differs")
     if description["format"] != _FORMAT:
         raise CorruptCheckpoint(f"{path} has format {description['format']}; this version reads {_FORMAT}")
@@ -157,7 +144,7 @@ def _read_description(path: Path) -> dict[str, Any]:
 
 def _read_tensors(path: Path, digest: str) -> dict[str, Tensor]:
     try:
-        if _digest_of_file(path) != digest:
+        if digest_of_file(path) != digest:
             raise CorruptCheckpoint(f"{path} is not as it was written: its digest differs")
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -179,16 +166,3 @@ def _check_tensors(path: Path, tensors: dict[str, Tensor], parameters: dict[str,
                     f"{path} holds {shape} for {kind}.{name}; "
                     f"this rank's slice is {tuple(local(parameter).shape)}"
                 )
-
-
-def _digest_of_description(description: dict[str, Any]) -> str:
-    body = {key: value for key, value in description.items() if key != "digest"}
-    return xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode())
-
-
-def _digest_of_file(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 22):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -1,8 +1,6 @@
 """Weights in Hugging Face form: as a stream of named tensors, and as a folder that `from_pretrained`
 loads."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,19 +11,12 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from transformers.core_model_loading import revert_weight_conversion
 
 from kubealign.spec.training import Lora
-from kubealign_services.training.torch_backend.adapter_export import FOLDER, save_adapter, whole_adapter
-from kubealign_services.training.torch_backend.durable import to_disk
+from kubealign_services.training.hf_folder import exported_config, new_folder
+from kubealign_services.training.hf_folder_adapter import FOLDER
+from kubealign_services.training.torch_backend.adapter_export import save_adapter, whole_adapter
 from kubealign_services.training.torch_backend.lora import adapted_layers, plain_name, whole_weight
-from kubealign_services.training.torch_backend.models import POOLING
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 from kubealign_services.training.torch_backend.sharding import gathered
-
-# What travels from the source folder to the exported one beside weights and config.
-_COMPANIONS = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model"),
-    *("chat_template.jinja", "chat_template.json", "generation_config.json"),
-)
 
 
 def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
@@ -34,7 +25,7 @@ def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterato
     On ranks other than 0 the tensors are empty. A tensor may share the model's memory: it holds until the
     next update."""
     weights = _weights(model.backbone, dtype, rank)
-    if _is_converted(model.backbone):
+    if is_converted(model.backbone):
         # Such models keep weights in another layout than their checkpoints (experts stacked): all are needed
         # to convert back.
         names = dict(weights)
@@ -43,14 +34,19 @@ def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterato
         yield from weights
 
 
-def _weights(backbone: PreTrainedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
+def named_weights(backbone: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """(name, parameter or kept buffer) as the model has them, sharded where they are; tied ones once."""
     tied = set(getattr(backbone, "all_tied_weights_keys", None) or {})
     named = [*backbone.named_parameters(remove_duplicate=False), *_persistent_buffers(backbone)]
     originals = {id(tensor) for name, tensor in named if name not in tied}
+    return ((name, tensor) for name, tensor in named if not (name in tied and id(tensor) in originals))
+
+
+def _weights(backbone: PreTrainedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
     layers = dict(adapted_layers(backbone))
-    for name, tensor in named:
+    for name, tensor in named_weights(backbone):
         plain = plain_name(name)
-        if plain is None or (name in tied and id(tensor) in originals):
+        if plain is None:
             continue
         whole = whole_weight(name, tensor, layers)
         kind = dtype if whole.is_floating_point() else whole.dtype
@@ -62,7 +58,8 @@ def _persistent_buffers(backbone: PreTrainedModel) -> Iterator[tuple[str, Tensor
     return ((name, buffer) for name, buffer in backbone.named_buffers() if name in kept)
 
 
-def _is_converted(backbone: PreTrainedModel) -> bool:
+def is_converted(backbone: PreTrainedModel) -> bool:
+    """Whether the checkpoint keeps the weights in another layout than the model."""
     return bool(getattr(backbone, "_weight_conversions", None))
 
 
@@ -92,36 +89,17 @@ def export_folder(
     adapter = whole_adapter(model, rank)
     if rank != 0:
         return
-    config = type(model.backbone.config).from_dict(model.backbone.config.to_dict())
-    if score is not None:
-        config.num_labels = len(score)
-        if scores:
-            config.id2label = dict(enumerate(scores))
-            config.label2id = {name: index for index, name in enumerate(scores)}
-        config.pad_token_id = _padding(config)
-        if pooling is not None:
-            setattr(config, POOLING, pooling)
+    config = exported_config(model.backbone.config, None if score is None else len(score), scores, pooling)
     auto: Any = AutoModelForCausalLM if score is None else AutoModelForSequenceClassification
     with torch.device("meta"):
         skeleton: PreTrainedModel = auto.from_config(config, dtype=dtype)
     if score is not None:
         weights = _classifier_weights(model, skeleton, weights, score)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    try:
-        skeleton.save_pretrained(partial, state_dict=weights)
-        for name in _COMPANIONS:
-            if (source / name).is_file():
-                shutil.copyfile(source / name, partial / name)
+    with new_folder(directory, source) as folder:
+        skeleton.save_pretrained(folder, state_dict=weights)
         if lora is not None:
             names = {name: _name_in(model, skeleton, name) for name, _ in adapted_layers(model.backbone)}
-            save_adapter(partial / FOLDER, model, adapter, lora, source, names, score)
-        for path in [*partial.rglob("*"), partial]:
-            to_disk(path)
-        partial.chmod(0o755)
-        _replace(partial, directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+            save_adapter(folder / FOLDER, model, adapter, lora, source, names, score)
 
 
 def _classifier_weights(
@@ -143,23 +121,3 @@ def _name_in(model: PackedModel, skeleton: PreTrainedModel, name: str) -> str:
 
 def _trunk_prefix(model: PreTrainedModel) -> str:
     return "" if model.base_model is model else f"{model.base_model_prefix}."
-
-
-def _padding(config: Any) -> int:
-    """The token that a classifier takes for padding: the config's, else its end of sequence, else 0."""
-    for token in (config.pad_token_id, config.eos_token_id):
-        if isinstance(token, list) and token:
-            return int(token[0])
-        if isinstance(token, int):
-            return token
-    return 0
-
-
-def _replace(partial: Path, directory: Path) -> None:
-    """Rename into place; what stood there is moved aside first and removed last."""
-    old = partial.with_name(f"{partial.name}.old")
-    if directory.exists():
-        directory.rename(old)
-    partial.rename(directory)
-    to_disk(directory.parent)
-    shutil.rmtree(old, ignore_errors=True)

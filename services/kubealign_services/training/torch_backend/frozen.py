@@ -1,14 +1,17 @@
 """Models that are only asked: the reference, the teacher and the reward models."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from torch import Tensor
 
 from kubealign.spec.precision import Precision
 from kubealign_services.batch.packed import Batch
+from kubealign_services.residence.swap import swapping
 from kubealign_services.training.contract import Head
+from kubealign_services.training.hf_folder_heads import POOLING, score_names
 from kubealign_services.training.torch_backend.likeliest import run_likeliest
-from kubealign_services.training.torch_backend.models import POOLING, load_model, score_names
+from kubealign_services.training.torch_backend.models import load_model
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 from kubealign_services.training.torch_backend.passes import Place, run_forward
 from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
@@ -22,14 +25,16 @@ class FrozenModel:
         """Use `load`."""
         self._model = model
         self._place = place
+        self._swap = swapping(self._tensors, place.device)
 
     @classmethod
     def load(
         cls, folder: Path, head: Head, precision: Precision, microbatch_tokens: int, rank: int = 0
     ) -> "FrozenModel":
         """A Hugging Face folder, on this rank's device. Raises what `load_model` raises."""
+        device = compute_device(rank)
         model = load_model(folder, head, compute_dtype(precision)).requires_grad_(False)
-        return cls(model, Place(0, 1, compute_device(rank), microbatch_tokens)).to_device()
+        return cls(model.to(device), Place(0, 1, device, microbatch_tokens))
 
     @property
     def pooling(self) -> str | None:
@@ -55,9 +60,16 @@ class FrozenModel:
         return run_likeliest(self._model, batch, count, vocabulary, self._place)
 
     def to_device(self) -> "FrozenModel":
-        self._model.to(self._place.device)
+        """Take the accelerator's memory again."""
+        self._swap.reload()
         return self
 
     def offload(self) -> "FrozenModel":
-        self._model.to("cpu")
+        """Give the accelerator's memory back. The weights are copied to the host's the first time only, and
+        rest there for good: they never change."""
+        self._swap.offload()
         return self
+
+    def _tensors(self) -> Iterator[Tensor]:
+        yield from self._model.parameters()
+        yield from self._model.buffers()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from kubealign.spec.training import Lora
 from kubealign_services.adapters.low_rank import LowRank
+from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.lora_targets import is_linear, target_layers
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 from kubealign_services.training.torch_backend.sharding import gathered
@@ -42,12 +43,17 @@ def add_adapters(model: PackedModel, lora: Lora, seed: int) -> None:
         fan_in_fan_out=all(not isinstance(modules[name], nn.Linear) for name in names),
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(xxhash.xxh3_64_intdigest(f"lora:{seed}:{model.head}".encode()) >> 1)
+        torch.manual_seed(adapter_seed(seed, model.head))
         inject_adapter_in_model(config, model.backbone, _ADAPTER)
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
     model.eval()
+
+
+def adapter_seed(seed: int, head: Head) -> int:
+    """What the first A of a model with this head are drawn from."""
+    return xxhash.xxh3_64_intdigest(f"lora:{seed}:{head}".encode()) >> 1
 
 
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -16,12 +16,17 @@ from transformers import (
 
 from kubealign.spec.training import HeadInit
 from kubealign_services.training.contract import Head
+from kubealign_services.training.hf_folder_heads import (
+    check_folder,
+    check_labels,
+    drawn_score,
+    is_reward_model,
+    no_language_model,
+    no_reward_model,
+)
 from kubealign_services.training.torch_backend.packed_attention import PACKED, UnsupportedModel
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 from kubealign_services.training.torch_backend.probe import probe
-
-#: Key of a reward model's config that says how its tokens' scores become a response's.
-POOLING = "kubealign_pooling"
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
@@ -44,27 +49,23 @@ def load_model(
     Raises UnsupportedModel for a model that cannot run packed, ValueError for a folder that is not the model
     wanted.
     """
-    _check_folder(folder)
+    check_folder(folder)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     _check_config(config)
-    is_reward_model = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
-    if head is Head.LANGUAGE_MODEL or (head is Head.SCORE and not is_reward_model):
-        if is_reward_model:
-            raise ValueError(
-                f"{folder} is a reward model ({config.architectures[0]}); a causal language model is needed"
-            )
+    is_classifier = is_reward_model(config)
+    if head is Head.LANGUAGE_MODEL or (head is Head.SCORE and not is_classifier):
+        if is_classifier:
+            raise no_language_model(folder, config)
         model = PackedModel(
             _from_folder(AutoModelForCausalLM, folder, dtype),
             head,
             _fresh_score(config, head, dtype, seed, max(1, len(scores))),
         )
-    elif is_reward_model and (head is Head.SCORE or head_init is HeadInit.REWARD_MODEL):
-        _check_labels(folder, config, ("value",) if head is Head.VALUE else tuple(scores))
+    elif is_classifier and (head is Head.SCORE or head_init is HeadInit.REWARD_MODEL):
+        check_labels(folder, config, ("value",) if head is Head.VALUE else tuple(scores))
         model = _reward_model(folder, head, dtype)
     elif head_init is HeadInit.REWARD_MODEL:
-        raise ValueError(
-            f"headInit RewardModel needs a reward model; {folder} is a {(config.architectures or ['?'])[0]}"
-        )
+        raise no_reward_model(folder, config)
     else:
         score = nn.Linear(config.get_text_config().hidden_size, 1, bias=False, dtype=dtype)
         nn.init.zeros_(score.weight)
@@ -72,11 +73,6 @@ def load_model(
     model.eval()
     probe(model)
     return model
-
-
-def _check_folder(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} is not a Hugging Face model folder: it has no config.json")
 
 
 def _check_config(config: Any) -> None:
@@ -121,31 +117,13 @@ def _from_folder(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel
     return loaded
 
 
-def score_names(config: Any) -> tuple[str, ...]:
-    """A classifier's labels, in the order of its head's outputs."""
-    return tuple(str(config.id2label[index]) for index in range(config.num_labels))
-
-
 def _fresh_score(config: Any, head: Head, dtype: torch.dtype, seed: int, count: int) -> nn.Linear | None:
     if head is not Head.SCORE:
         return None
-    text = config.get_text_config()
-    score = nn.Linear(text.hidden_size, count, bias=False, dtype=dtype)
-    std = getattr(text, "initializer_range", 0.02)
+    score = nn.Linear(config.get_text_config().hidden_size, count, bias=False, dtype=dtype)
     with torch.no_grad():
-        score.weight.copy_(
-            torch.randn(count, text.hidden_size, generator=torch.Generator().manual_seed(seed)) * std
-        )
+        score.weight.copy_(drawn_score(config, count, seed))
     return score
-
-
-def _check_labels(folder: Path, config: Any, wanted: tuple[str, ...]) -> None:
-    """A single label is the score that is wanted, whatever it is called."""
-    found = score_names(config)
-    if wanted and (len(found) != len(wanted) or (len(wanted) > 1 and found != wanted)):
-        raise ValueError(
-            f"{folder} is a reward model with the scores {', '.join(found)}; wanted are {', '.join(wanted)}"
-        )
 
 
 def _reward_model(folder: Path, head: Head, dtype: torch.dtype) -> PackedModel:

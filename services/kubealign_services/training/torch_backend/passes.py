@@ -88,6 +88,17 @@ def run_forward(model: PackedModel, batch: Batch, outputs: frozenset[str], place
     return {name: summed(column, place.world_size) for name, column in columns.items()}
 
 
+def averaged(steps: list[tuple[Figures, float, float]]) -> dict[str, float]:
+    """Metrics of a TrainStep from its optimiser steps' figures, gradient norms and learning rates."""
+    metrics: dict[str, float] = {}
+    for figures, norm, _ in steps:
+        for name, value in {**figures.sums, "loss": figures.loss, "gradient_norm": norm}.items():
+            metrics[name] = metrics.get(name, 0.0) + value / len(steps)
+    for name in {name for figures, _, _ in steps for name in figures.maxima}:
+        metrics[name] = max(figures.maxima[name] for figures, _, _ in steps if name in figures.maxima)
+    return {**metrics, "learning_rate": steps[-1][2]}
+
+
 def _outputs(columns: dict[str, Tensor]) -> ModelOutputs:
     moved: dict[str, Any] = {name: column.cpu() for name, column in columns.items()}
     return ModelOutputs(**moved)

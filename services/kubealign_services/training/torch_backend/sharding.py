@@ -6,16 +6,14 @@ bf16 arithmetic over fp32 weights is FSDP2's mixed precision too, on one rank as
 meaning of it.
 """
 
-import datetime
-
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from kubealign.spec.precision import Precision
+from kubealign_services.training.process_group import ensure_process_group
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 
 
@@ -28,7 +26,7 @@ def shard(model: PackedModel, precision: Precision, world_size: int, device: tor
     """
     if world_size == 1 and precision is Precision.FLOAT32:
         return
-    _ensure_process_group(world_size)
+    ensure_process_group(world_size)
     mesh = init_device_mesh(device.type, (world_size,))
     policy = MixedPrecisionPolicy()
     if precision is Precision.BFLOAT16:
@@ -41,25 +39,6 @@ def shard(model: PackedModel, precision: Precision, world_size: int, device: tor
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-
-
-def _ensure_process_group(world_size: int) -> None:
-    if not dist.is_initialized():
-        if world_size > 1:
-            raise RuntimeError(
-                f"{world_size} ranks have no process group: join a CommandGroup before making the backend"
-            )
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-            store=dist.HashStore(),  # type: ignore[attr-defined]
-            rank=0,
-            world_size=1,
-            timeout=datetime.timedelta(minutes=10),
-        )
-    if dist.get_world_size() != world_size:
-        raise ValueError(
-            f"the process group has {dist.get_world_size()} ranks, the backend was given {world_size}"
-        )
 
 
 def reshard(model: PackedModel) -> None:

@@ -70,7 +70,7 @@ def test_a_process_finds_the_others_by_name() -> None:
     }
     assert driver.nats_host == "nats.ppo-peers.team.svc"
     rank = _settings(made["trainer-1"])
-    assert (rank.rank, rank.world_size, rank.serves) == (1, 2, False)
+    assert (rank.rank, rank.world_size, rank.serves) == (1, 2, True)
     assert rank.rendezvous == "trainer-0.ppo-peers.team.svc:29500"
     assert _settings(made["rollout-1"]).rendezvous is None
     for name, manifest in made.items():

@@ -1,0 +1,55 @@
+"""Rules of jobs whose rollout workers live in the trainer's processes: as `kubealign.spec.coherence`."""
+
+from collections.abc import Iterator
+
+from kubealign.spec.algorithms import Makes, Method
+from kubealign.spec.base import alias
+from kubealign.spec.engines import Engine
+from kubealign_operator.crd.rule import Rule, unless
+
+_WITH_TRAINER = "self.rollout.placement == 'WithTrainer'"
+
+
+def takes_turns(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
+    """Of workers in the trainer's processes, with this algorithm."""
+    if model.makes is Makes.DATA:
+        message = f"{name} has no trainer to live with: set Own"
+        yield Rule(unless(chosen, f"!({_WITH_TRAINER})"), message, at=".rollout.placement")
+    if "max_staleness" in model.model_fields:
+        place = f".algorithm.{name}.maxStaleness"
+        yield Rule(
+            unless(f"{chosen} && {_WITH_TRAINER}", f"self{place} == 0"),
+            "training and generation take turns: write 0, or set rollout.placement to Own",
+            at=place,
+        )
+
+
+def with_trainer() -> Iterator[Rule]:
+    """Of such workers, whatever the algorithm."""
+    own = "or set rollout.placement to Own"
+    yield Rule(
+        unless(_WITH_TRAINER, "self.rollout.replicas == self.trainer.ranks"),
+        f"each of the trainer's processes has one worker: write trainer.ranks, {own}",
+        at=".rollout.replicas",
+    )
+    others = " && ".join(
+        f"!has(self.rollout.engine.{alias(Engine, member)})"
+        for member in Engine.model_fields
+        if member != Engine.default_member
+    )
+    yield Rule(
+        unless(_WITH_TRAINER, f"({others})"),
+        f"only the torch engine lives with the trainer: set torch, {own}",
+        at=".rollout.engine",
+    )
+    torch = "self.rollout.engine.torch"
+    yield Rule(
+        unless(_WITH_TRAINER, f"(!has({torch}) || {torch}.tensorParallel == 1)"),
+        f"a worker WithTrainer is one process: write 1, {own}",
+        at=".rollout.engine.torch.tensorParallel",
+    )
+    yield Rule(
+        unless(_WITH_TRAINER, "!has(self.trainer.backend.megatron)"),
+        f"only the torch backend gives its memory to generation: set torch, {own}",
+        at=".trainer.backend",
+    )

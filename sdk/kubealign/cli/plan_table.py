@@ -1,0 +1,92 @@
+"""A job's plan as tables and lines. Pure."""
+
+from collections.abc import Iterator, Mapping
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kubealign.cli.job_table import table
+from kubealign.cli.terminal import safe
+from kubealign.plan.amounts import shown
+from kubealign.plan.job_plan import JobPlan
+from kubealign.plan.machine import Machine
+from kubealign.plan.parts import Need
+
+
+def plan_view(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> list[RenderableType]:
+    """remedies: by group, of those that do not fit."""
+    return [
+        Text(_headline(plan), style="bold"),
+        _needs(plan, machine),
+        *_lines(plan, machine, remedies),
+    ]
+
+
+def _headline(plan: JobPlan) -> str:
+    work = plan.work
+    return (
+        f"{safe(plan.name)}: {_count(plan.weights)} weights, {plan.devices} devices, "
+        f"{work.sequences} sequences of {work.prompt} + {work.response} tokens a step"
+    )
+
+
+def _count(weights: int) -> str:
+    for unit, size in (("billion", 10**9), ("million", 10**6)):
+        if weights >= size:
+            return f"{weights / size:.1f} {unit}"
+    return f"{weights:,}"
+
+
+def _needs(plan: JobPlan, machine: Machine) -> Table:
+    made = table(
+        ["PROCESS", "COUNT", "DEVICES", "NEEDS", "FITS", "AT ITS HEIGHT", "OF IT", "HOST"], last_folds=True
+    )
+    for need in plan.needs:
+        fits = need.moment.total <= machine.memory
+        made.add_row(
+            safe(need.group),
+            str(need.processes),
+            str(need.processes * need.devices),
+            shown(need.moment.total),
+            Text("yes", style="green") if fits else Text("no", style="bold red"),
+            need.moment.name,
+            _parts(need.moment.parts),
+            _parts(need.host),
+        )
+    return made
+
+
+def _parts(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {shown(size)}" for name, size in parts.items() if size)
+
+
+def _lines(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> Iterator[RenderableType]:
+    for group, found in plan.traffic.items():
+        if found:
+            told = "; ".join(
+                f"{each.direction} {shown(each.sent)}, {each.seconds:.2g} s "
+                f"{'within a node' if each.within else 'between nodes'}"
+                for each in found
+            )
+            yield Text(f"{group}, sent by a rank in a step: {told}")
+    refit = plan.refit
+    if refit is not None:
+        yield Text(
+            f"refit: {shown(refit.sent)}; by shared memory {refit.shared_seconds:.2g} s, "
+            f"by stream {refit.stream_seconds:.2g} s; "
+            f"{shown(refit.snapshot)} of snapshots on the trainer's host"
+        )
+    for text in plan.work.assumed:
+        yield Text(f"assumed: {text}", style="dim")
+    for need in plan.needs:
+        yield from _said_of(need, machine, remedies)
+
+
+def _said_of(need: Need, machine: Machine, remedies: Mapping[str, str]) -> Iterator[RenderableType]:
+    for note in need.notes:
+        yield Text(f"{safe(need.group)}: {note}", style="yellow")
+    if need.moment.total > machine.memory:
+        lacking = shown(need.moment.total - machine.memory)
+        remedy = safe(remedies.get(need.group, ""))
+        yield Text(f"{safe(need.group)}: {lacking} too much; {remedy}", style="red")

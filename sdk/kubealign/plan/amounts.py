@@ -1,0 +1,31 @@
+"""Bytes and bandwidths as people write them."""
+
+import re
+
+from kubealign.plan.errors import PlanError
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
+    "ki": KIB,
+    "mi": MIB,
+    "gi": GIB,
+    "ti": 2**40,
+}
+_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?(?:/s)?\s*", re.IGNORECASE)
+
+
+def parsed(text: str, what: str) -> int:
+    """80GiB, 80Gi, 50GB/s or 1000 -> bytes (a second). Raises PlanError, which says `what` it was."""
+    found = _AMOUNT.fullmatch(text)
+    if found is None or found[2].lower() not in _UNITS or float(found[1]) <= 0:
+        raise PlanError(f"{what} is {text!r}; it must be an amount above 0 such as 80GiB, 40Gi or 50GB/s")
+    return int(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def shown(count: float) -> str:
+    """Bytes for people, in binary units with three digits."""
+    for unit, size in (("TiB", 2**40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if count >= size:
+            number = count / size
+            return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f} {unit}"
+    return f"{count:.0f} B"

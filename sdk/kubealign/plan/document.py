@@ -1,0 +1,60 @@
+"""A plan as plain data, for other programs; amounts in bytes, times in seconds."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kubealign.plan.job_plan import JobPlan
+from kubealign.plan.machine import Machine
+
+
+def document(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> dict[str, Any]:
+    """One job's plan. remedies: by group, of those that do not fit."""
+    work, refit = plan.work, plan.refit
+    return {
+        "job": plan.name,
+        "weights": plan.weights,
+        "fits": plan.fits(machine),
+        "devices": plan.devices,
+        "deviceBytes": machine.memory,
+        "tokens": {
+            "prompt": work.prompt,
+            "response": work.response,
+            "sequencesPerStep": work.sequences,
+            "updatesPerStep": work.updates,
+            "assumed": list(work.assumed),
+        },
+        "processes": [
+            {
+                "group": need.group,
+                "processes": need.processes,
+                "devicesEach": need.devices,
+                "height": need.moment.name,
+                "parts": dict(need.moment.parts),
+                "bytes": need.moment.total,
+                "fits": need.moment.total <= machine.memory,
+                "host": dict(need.host),
+                "notes": list(need.notes),
+                "remedy": remedies.get(need.group),
+            }
+            for need in plan.needs
+        ],
+        "sentByARankEachStep": [
+            {
+                "group": group,
+                "direction": each.direction,
+                "bytes": each.sent,
+                "seconds": each.seconds,
+                "withinNode": each.within,
+            }
+            for group, found in plan.traffic.items()
+            for each in found
+        ],
+        "refit": None
+        if refit is None
+        else {
+            "bytes": refit.sent,
+            "snapshotBytes": refit.snapshot,
+            "sharedMemorySeconds": refit.shared_seconds,
+            "streamSeconds": refit.stream_seconds,
+        },
+    }

@@ -1,0 +1,71 @@
+"""Where the shape of each of a job's models is found."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kubealign.plan.errors import PlanError
+from kubealign.plan.shape import ModelShape, shape_of
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.models import Model
+
+#: Tokens of a vocabulary of single characters, which the data decides: more than most texts have.
+_CHARACTERS = 256
+
+
+class Shapes:
+    """The shapes of the jobs of one file.
+
+    configs: what a config.json holds, by the model it is of (`policy`, `critic`, `reference`, `teacher`, a
+    reward's name), or by "" for every model that nothing else says anything of. jobs: of the file, so that a
+    model that is another job's result has that job's shape.
+    """
+
+    def __init__(self, configs: Mapping[str, Mapping[str, Any]], jobs: Sequence[AlignmentJob]) -> None:
+        self._configs = configs
+        self._jobs = {job.name: job for job in jobs}
+
+    def of(self, model: Model, name: str, field: str) -> ModelShape:
+        """name: as in configs; field: where the model stands in the job. Raises PlanError where nothing says
+        how large it is."""
+        if name in self._configs:
+            return shape_of(self._configs[name], f"--config {name}")
+        if model.config is not None:
+            found = shape_of(model.config.architecture, f"{field}.config.architecture")
+            tokens = self._vocabulary(model)
+            return found if tokens is None else found.with_vocabulary(tokens)
+        if model.path is not None and (Path(model.path) / "config.json").is_file():
+            return shape_of(read_config(Path(model.path) / "config.json"), f"{field}.path")
+        if model.job is not None and model.job.name in self._jobs:
+            source = self._jobs[model.job.name].spec.policy.model
+            return self.of(source, "policy", f"spec.policy.model of {model.job.name}")
+        if "" in self._configs:
+            return shape_of(self._configs[""], "--config")
+        raise PlanError(
+            f"{field} is {model.member}, whose config.json is not here: "
+            f"give it with --config {name}=FILE, or for all models with --config FILE"
+        )
+
+    @staticmethod
+    def _vocabulary(model: Model) -> int | None:
+        """Tokens of a tokenizer that the job trains; None: the config says them."""
+        assert model.config is not None
+        train = model.config.tokenizer.train
+        if train is None:
+            return None
+        if train.byte_level_bpe is not None:
+            return train.byte_level_bpe.vocabulary_size
+        stated = model.config.architecture.get("vocab_size")
+        return stated if isinstance(stated, int) else _CHARACTERS
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """A config.json. Raises PlanError for a file that is not there or holds none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{path} cannot be read as a config.json: {error}") from error
+    if not isinstance(found, dict):
+        raise PlanError(f"{path} holds {type(found).__name__}; a config.json holds an object")
+    return found

@@ -1,0 +1,94 @@
+"""How many weights a model has, by part. Counts, not bytes."""
+
+from collections.abc import Iterable, Iterator
+
+from kubealign.plan.shape import ModelShape
+from kubealign.spec.training import Lora, TargetKind
+
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+def embedding(shape: ModelShape) -> int:
+    """The tokens' table."""
+    return shape.vocabulary * shape.hidden
+
+
+def head(shape: ModelShape) -> int:
+    """The vocabulary's head; 0 where it is the tokens' table."""
+    return 0 if shape.tied else embedding(shape)
+
+
+def attention(shape: ModelShape) -> int:
+    """One layer's attention, its norms of queries and keys included."""
+    matrices = sum(inputs * outputs for name, inputs, outputs in linear_layers(shape) if name in _ATTENTION)
+    biases = (shape.query_width + 2 * shape.key_width) * shape.query_bias + shape.hidden * shape.output_bias
+    return matrices + biases + 2 * shape.head_width * shape.head_norms
+
+
+def dense_mlp(shape: ModelShape) -> int:
+    """A layer's MLP that is no mixture."""
+    matrices = 3 if shape.gated else 2
+    biases = ((matrices - 1) * shape.intermediate + shape.hidden) * shape.mlp_bias
+    return matrices * shape.hidden * shape.intermediate + biases
+
+
+def expert(shape: ModelShape) -> int:
+    """One expert."""
+    return 3 * shape.hidden * shape.expert_intermediate
+
+
+def norm(shape: ModelShape) -> int:
+    """One normalisation of the hidden states."""
+    return shape.norm_tensors * shape.hidden
+
+
+def layer(shape: ModelShape, index: int) -> int:
+    """All of one layer."""
+    if shape.is_sparse(index):
+        mlp = shape.experts * expert(shape) + shape.experts * shape.hidden
+    else:
+        mlp = dense_mlp(shape)
+    return attention(shape) + mlp + 2 * norm(shape)
+
+
+def total(shape: ModelShape) -> int:
+    """The causal language model's weights, tied ones once."""
+    layers = sum(layer(shape, index) for index in range(shape.layers))
+    return embedding(shape) + layers + norm(shape) + head(shape)
+
+
+def trunk(shape: ModelShape) -> int:
+    """Without the vocabulary's head: what a critic or a reward model has below its score."""
+    return total(shape) - head(shape)
+
+
+def linear_layers(shape: ModelShape) -> Iterator[tuple[str, int, int]]:
+    """(name, inputs, outputs) of the linear layers of one dense layer."""
+    yield "q_proj", shape.hidden, shape.query_width
+    yield "k_proj", shape.hidden, shape.key_width
+    yield "v_proj", shape.hidden, shape.key_width
+    yield "o_proj", shape.query_width, shape.hidden
+    if shape.gated:
+        yield "gate_proj", shape.hidden, shape.intermediate
+    yield "up_proj", shape.hidden, shape.intermediate
+    yield "down_proj", shape.intermediate, shape.hidden
+
+
+def adapter(shape: ModelShape, lora: Lora, layers: Iterable[int] | None = None) -> int:
+    """What a low-rank adapter trains: rank x (inputs + outputs) for each adapted layer (Hu et al. 2021), and
+    with DoRA a magnitude for each output. Stacked experts are left as they are. layers: of the model; None:
+    all."""
+    count = 0
+    for index in range(shape.layers) if layers is None else layers:
+        for name, inputs, outputs in linear_layers(shape):
+            is_attention = name in _ATTENTION
+            if (is_attention or not shape.is_sparse(index)) and _adapted(name, is_attention, lora):
+                count += lora.rank * (inputs + outputs) + outputs * lora.dora
+    return count
+
+
+def _adapted(name: str, is_attention: bool, lora: Lora) -> bool:
+    targets = lora.targets
+    if targets.names is not None:
+        return any(name.endswith(end) or end.endswith(name) for end in targets.names)
+    return targets.kind is TargetKind.ALL_LINEAR or is_attention == (targets.kind is TargetKind.ATTENTION)

@@ -1,0 +1,175 @@
+"""What to change in a job that does not fit: each proposal is tried on paper, and the first that fits is
+told."""
+
+from collections.abc import Callable, Iterator
+
+from kubealign.plan.errors import PlanError
+from kubealign.plan.job_plan import JobPlan
+from kubealign.plan.parts import Need
+from kubealign.spec.engines import TensorRTLLMEngine, TorchEngine, TritonEngine, VllmEngine
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.megatron import MegatronBackend, Recompute
+from kubealign.spec.precision import Precision
+from kubealign.spec.rewards import RewardPlacement
+from kubealign.spec.training import TorchBackend, Trainer
+
+#: A document's path -> its new value.
+Changes = dict[str, object]
+
+
+def remedies(
+    job: AlignmentJob, found: JobPlan, again: Callable[[AlignmentJob], JobPlan], memory: int
+) -> dict[str, str]:
+    """By group that does not fit, what would make it fit; the fields and their values. again: plans a
+    changed job."""
+    told = {}
+    for need in found.needs:
+        if need.moment.total > memory:
+            told[need.group] = _remedy(job, need, again, memory)
+    return told
+
+
+def _remedy(job: AlignmentJob, need: Need, again: Callable[[AlignmentJob], JobPlan], memory: int) -> str:
+    for changes in _proposals(job, need):
+        try:
+            changed = _changed(job, changes)
+            after = next(each for each in again(changed).needs if each.group == need.group)
+        except (PlanError, ValueError, StopIteration):
+            continue
+        if after.moment.total <= memory:
+            return "set " + ", ".join(f"{path}: {_word(value)}" for path, value in changes.items())
+    return f"nothing that a plan tries makes it fit: {_largest(need)}"
+
+
+def _largest(need: Need) -> str:
+    parts = need.moment.parts
+    name = max(parts, key=lambda part: parts[part])
+    return f"most of it is {name}"
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _proposals(job: AlignmentJob, need: Need) -> Iterator[Changes]:
+    """From the cheapest to the dearest."""
+    spec = job.spec
+    if need.group == "trainer":
+        yield from _trainer_proposals("spec.trainer", spec.trainer)
+    elif need.group == "critic" and spec.effective_critic is not None:
+        yield from _trainer_proposals("spec.critic", spec.effective_critic)
+    elif need.group == "rollout":
+        yield from _engine_proposals(job)
+    elif need.group == "reference":
+        yield {"spec.reference.placement": "WithTrainer"}
+    elif need.group.startswith("reward-"):
+        name = need.group.removeprefix("reward-")
+        index = next(i for i, reward in enumerate(spec.rewards) if reward.name == name)
+        yield {f"spec.rewards[{index}].placement": RewardPlacement.WITH_CRITIC.value}
+    if spec.trainer.backend.value.precision is Precision.FLOAT32 and need.group not in ("trainer", "critic"):
+        member = spec.trainer.backend.member
+        yield {f"spec.trainer.backend.{member}.precision": Precision.BFLOAT16.value}
+
+
+def _trainer_proposals(where: str, trainer: Trainer) -> Iterator[Changes]:
+    backend = trainer.backend.value
+    assert isinstance(backend, TorchBackend | MegatronBackend)
+    place = f"{where}.backend.{trainer.backend.member}"
+    changes: Changes = {}
+    if backend.precision is Precision.FLOAT32:
+        changes[f"{place}.precision"] = Precision.BFLOAT16.value
+        yield dict(changes)
+    recompute = _recompute(place, backend)
+    if recompute:
+        changes |= recompute
+        yield dict(changes)
+    if backend.microbatch_tokens > 2048:
+        yield changes | {f"{place}.microbatchTokens": 2048}
+    if isinstance(backend, TorchBackend):
+        for factor in (2, 4, 8, 16, 32, 64):
+            yield changes | {f"{where}.ranks": trainer.ranks * factor}
+        for tensor, pipeline in ((8, 1), (8, 2), (8, 4), (8, 8), (8, 16)):
+            yield {
+                f"{where}.ranks": max(trainer.ranks, tensor * pipeline),
+                f"{where}.backend": {
+                    "megatron": {
+                        "precision": Precision.BFLOAT16.value,
+                        "tensorParallel": tensor,
+                        "pipelineParallel": pipeline,
+                        "recompute": Recompute.LAYERS.value,
+                    }
+                },
+            }
+        return
+    if not backend.distributed_optimizer:
+        changes[f"{place}.distributedOptimizer"] = True
+        yield dict(changes)
+    for tensor in (2, 4, 8):
+        for pipeline in (1, 2, 3, 4, 6, 7, 8, 9, 12, 14, 16, 18):
+            if tensor >= backend.tensor_parallel and pipeline >= backend.pipeline_parallel:
+                each = tensor * pipeline * backend.context_parallel
+                yield changes | {
+                    f"{place}.tensorParallel": tensor,
+                    f"{place}.pipelineParallel": pipeline,
+                    f"{where}.ranks": -(-trainer.ranks // each) * each,
+                }
+
+
+def _recompute(place: str, backend: TorchBackend | MegatronBackend) -> Changes:
+    if isinstance(backend, TorchBackend):
+        return {} if backend.gradient_checkpointing else {f"{place}.gradientCheckpointing": True}
+    if backend.recompute is Recompute.LAYERS:
+        return {}
+    return {f"{place}.recompute": Recompute.LAYERS.value}
+
+
+def _engine_proposals(job: AlignmentJob) -> Iterator[Changes]:
+    engine = job.spec.rollout.engine.value
+    place = f"spec.rollout.engine.{_alias(job)}"
+    changes: Changes = {}
+    if engine.precision is Precision.FLOAT32:
+        changes[f"{place}.precision"] = Precision.BFLOAT16.value
+        yield dict(changes)
+    if isinstance(engine, TorchEngine | TritonEngine):
+        for sequences in (64, 32, 16):
+            if sequences < engine.max_sequences:
+                yield changes | {f"{place}.maxSequences": sequences}
+    if isinstance(engine, TorchEngine | TensorRTLLMEngine | VllmEngine):
+        for tensor in (2, 4, 8):
+            if tensor > engine.tensor_parallel:
+                yield changes | {f"{place}.tensorParallel": tensor}
+    if isinstance(engine, TensorRTLLMEngine | VllmEngine):
+        for pipeline in (2, 4):
+            yield changes | {f"{place}.tensorParallel": 8, f"{place}.pipelineParallel": pipeline}
+
+
+def _alias(job: AlignmentJob) -> str:
+    member = job.spec.rollout.engine.member
+    return "tensorrtLLM" if member == "tensorrt_llm" else str(member)
+
+
+def _changed(job: AlignmentJob, changes: Changes) -> AlignmentJob:
+    """The job with other values, checked as any document. Raises SpecErrors where it is none."""
+    from kubealign.spec.load import job_of_value
+
+    document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    for path, value in changes.items():
+        _set(document, path.replace("[", ".").replace("]", "").split("."), value)
+    return job_of_value(document)
+
+
+def _set(document: dict[str, object], names: list[str], value: object) -> None:
+    at: object = document
+    for name in names[:-1]:
+        if isinstance(at, list):
+            at = at[int(name)]
+        else:
+            assert isinstance(at, dict)
+            if at.get(name) is None:
+                at[name] = {}
+            at = at[name]
+    if isinstance(at, list):
+        at[int(names[-1])] = value
+    else:
+        assert isinstance(at, dict)
+        at[names[-1]] = value

@@ -1,0 +1,155 @@
+"""The memory of a model that is trained: policy or critic, on either backend."""
+
+from dataclasses import dataclass
+
+from kubealign.plan import parameters
+from kubealign.plan.activations import ends, layer_cost
+from kubealign.plan.division import Division, Stage, division_of, stages
+from kubealign.plan.machine import CONTEXT, PROCESS, Device
+from kubealign.plan.parts import Moment, highest
+from kubealign.plan.shape import ModelShape
+from kubealign.plan.states import megatron_states, torch_states, width
+from kubealign.plan.vocabulary import head_working
+from kubealign.plan.work import Work
+from kubealign.spec.megatron import Recompute
+from kubealign.spec.precision import Precision
+from kubealign.spec.training import Trainer
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """What is trained and with what. has_vocabulary: whether the vocabulary's head is computed."""
+
+    shape: ModelShape
+    trainer: Trainer
+    work: Work
+    device: Device
+    has_vocabulary: bool = True
+
+    @property
+    def precision(self) -> Precision:
+        found: Precision = self.trainer.backend.value.precision
+        return found
+
+    @property
+    def weights(self) -> int:
+        """Weights of the whole model."""
+        count = parameters.total(self.shape) if self.has_vocabulary else parameters.trunk(self.shape)
+        return count + (0 if self.has_vocabulary else self.shape.hidden)
+
+    @property
+    def adapted(self) -> int | None:
+        """Weights of the whole adapter; None: there is none."""
+        lora = self.trainer.lora
+        return None if lora is None else parameters.adapter(self.shape, lora)
+
+    def tokens(self, replicas: int) -> int:
+        """Tokens of one forward pass on one of `replicas` ranks that share the sequences."""
+        share = -(-self.work.minibatch_tokens // replicas)
+        most: int = self.trainer.backend.value.microbatch_tokens
+        return max(self.work.sequence, min(most, share))
+
+
+def trained(model: TrainedModel) -> Moment:
+    """One rank's memory at its height, of the stage that needs the most."""
+    base = {"process": CONTEXT if model.device is Device.GPU else PROCESS}
+    if model.trainer.backend.megatron is None:
+        found = highest(_torch(model))
+    else:
+        division = division_of(model.trainer)
+        held = stages(model.shape, division, model.has_vocabulary)
+        found = highest(moment for stage in held for moment in _megatron(model, stage, division))
+    return Moment(found.name, base | {name: size for name, size in found.parts.items() if size})
+
+
+def _torch(model: TrainedModel) -> list[Moment]:
+    """The heights of one update: the head's backward pass, the last layer's, and the optimiser's step. An
+    update has several forward passes as a rule, so gradients are there from the start."""
+    shape, trainer, precision = model.shape, model.trainer, model.precision
+    ranks, size = trainer.ranks, width(precision)
+    states = torch_states(model.weights, model.adapted, precision, ranks)
+    tokens = model.tokens(ranks)
+    costs = [layer_cost(shape, index, precision) for index in range(shape.layers)]
+    spec = trainer.backend.torch
+    recompute = Recompute.LAYERS if spec and spec.gradient_checkpointing else Recompute.NOTHING
+    kept = sum(cost.kept(1, False, recompute) for cost in costs) + ends(
+        shape, precision, model.has_vocabulary
+    )
+    again = max(cost.kept(1, False, Recompute.NOTHING) for cost in costs)
+    working = max(cost.working for cost in costs) + (again if recompute is Recompute.LAYERS else 0)
+    largest = max(parameters.embedding(shape), shape.hidden * shape.intermediate)
+    head = head_working(shape, tokens, precision) if model.has_vocabulary else 0
+    if model.adapted is not None and head:
+        # No gradient of a frozen head's weight.
+        head -= size * parameters.embedding(shape)
+    matrix = size * shape.hidden * shape.intermediate if model.adapted is None else 0
+    trained_weights = model.weights if model.adapted is None else model.adapted
+    step = 4 * -(-trained_weights // ranks) if model.device is Device.GPU else 8 * -(-largest // ranks)
+    return [
+        Moment(
+            "head's backward",
+            states
+            | {"activations": int(tokens * kept), "head": head}
+            | _gathered(model, size, in_layers=False),
+        ),
+        Moment(
+            "layers' backward",
+            states
+            | {"activations": int(tokens * (kept + working)), "working": matrix}
+            | _gathered(model, size, in_layers=True),
+        ),
+        Moment("optimiser's step", states | {"working": step}),
+    ]
+
+
+def _gathered(model: TrainedModel, size: int, in_layers: bool) -> dict[str, int]:
+    """What FSDP2 holds whole besides its slices: the embeddings, which stay between the passes, two blocks
+    and the buffer that a third comes in. In the layers' backward pass also a block's gradient with its copy
+    in fp32 for the sum, and the head's gradient, which is summed at the end. One rank in fp32 is not
+    sharded."""
+    if model.trainer.ranks == 1 and model.precision is Precision.FLOAT32:
+        return {}
+    shape = model.shape
+    block = max(parameters.layer(shape, index) for index in range(shape.layers))
+    root = parameters.embedding(shape) + (parameters.head(shape) if model.has_vocabulary else 0)
+    gathered = size * root + 3 * size * block
+    if in_layers and model.adapted is None:
+        gathered += (size + 4) * block + size * parameters.embedding(shape) * model.has_vocabulary
+    return {"gathered": gathered}
+
+
+def _megatron(model: TrainedModel, stage: Stage, division: Division) -> list[Moment]:
+    """Of a rank of this stage. One forward, one backward in turn (Narayanan et al. 2021): a stage holds as
+    many micro-batches as there are stages from it to the end."""
+    shape, trainer, precision = model.shape, model.trainer, model.precision
+    megatron = trainer.backend.megatron
+    assert megatron is not None
+    lora = trainer.lora
+    adapted = None if lora is None else -(-parameters.adapter(shape, lora, stage.layers) // division.tensor)
+    states = megatron_states(stage, adapted, trainer, division)
+    tokens = -(-model.tokens(division.data) // division.context)
+    costs = [layer_cost(shape, index, precision) for index in stage.layers]
+    split, sequence = division.tensor, megatron.sequence_parallel
+    kept = sum(cost.kept(split, sequence, megatron.recompute) for cost in costs)
+    in_flight = division.pipeline - stage.index
+    again = 0.0
+    if megatron.recompute is not Recompute.NOTHING:
+        again = max(
+            cost.kept(split, sequence, Recompute.NOTHING) - cost.kept(split, sequence, megatron.recompute)
+            for cost in costs
+        )
+    working = max(cost.working for cost in costs) / split + again
+    if stage.has_head:
+        kept += ends(shape, precision, model.has_vocabulary) / (split if sequence else 1)
+    head = 0
+    if stage.has_head and model.has_vocabulary:
+        head = head_working(shape, tokens, precision, split)
+    trained_weights = stage.weights if adapted is None else adapted
+    share = division.replicas if megatron.distributed_optimizer else 1
+    activations = int(tokens * (in_flight * kept + working))
+    return [
+        Moment(f"backward of stage {stage.index}", states | {"activations": activations, "head": head}),
+        Moment(
+            f"optimiser's step of stage {stage.index}", states | {"working": 4 * trained_weights // share}
+        ),
+    ]

@@ -1,0 +1,80 @@
+"""A rank of the trainer that is a rollout worker too: `python -m kubealign_services.colocated.main
+SETTINGS.json`.
+
+The two parts meet on the wire and on the bus, as they do in processes of their own. What they share is the
+accelerator, by a lease: see docs/placement.md.
+"""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kubealign.process import Role
+from kubealign.spec.engines import Engine
+from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign_services.colocated.side_by_side import side_by_side
+from kubealign_services.generation.contract import Generator
+from kubealign_services.generation.leased_engine import GENERATION, EngineTenant, LeasedEngine
+from kubealign_services.generation.torch_engine.engine import DTYPES, TorchEngine
+from kubealign_services.generation.torch_engine.model import CausalModel
+from kubealign_services.generation.torch_engine.movable_passes import MovablePasses
+from kubealign_services.process.context import Context
+from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.process.run import run
+from kubealign_services.residence.lease import Lease
+from kubealign_services.rollout.generator import SteppedGenerator
+from kubealign_services.rollout.main import serve as serve_worker
+from kubealign_services.rollout.token_counter import token_counter
+from kubealign_services.trainer.main import serve as serve_trainer
+from kubealign_services.training.shared_accelerator import TRAINING, SharedAccelerator, TrainingTenant
+from kubealign_services.training.torch_backend.precision import compute_device
+
+
+async def serve(context: Context) -> None:
+    """Train and generate until stopped. The worker of rank N is called rollout-N."""
+    rank = context.settings.rank
+    training, generation = TrainingTenant(), EngineTenant()
+    lease = Lease({TRAINING: training, GENERATION: generation}, context.job.spec.trainer.step_timeout_seconds)
+
+    @asynccontextmanager
+    async def opened(worker: Context, engine: Engine, folder: Path) -> AsyncIterator[Generator]:
+        if engine.torch is None:
+            raise PermanentFailure(f"rollout.placement is WithTrainer: {engine.member} is not its engine")
+        made = await worker.compute(_engine, folder, engine.torch, rank, lease, generation)
+        yield SteppedGenerator(made, worker.compute, token_counter(worker.metrics))
+
+    worker = context.beside(f"{Role.ROLLOUT}-{rank}", Role.ROLLOUT)
+    await side_by_side(
+        serve_trainer(context, SharedAccelerator(lease, training)),
+        serve_worker(worker, opened),
+        # The other ranks follow rank 0 in a thread that nobody can end.
+        patient=rank == 0,
+    )
+
+
+def _engine(folder: Path, spec: EngineSpec, rank: int, lease: Lease, tenant: EngineTenant) -> LeasedEngine:
+    """On the accelerator of the trainer's rank, in the worker's thread."""
+    device = compute_device(rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+    def passes(config: Any) -> MovablePasses:
+        tenant.memory = made = MovablePasses(
+            CausalModel(config, DTYPES[spec.precision], device), spec.max_sequences
+        )
+        return made
+
+    with lease.held(GENERATION, "the engine to be made"):
+        return LeasedEngine(TorchEngine.over(folder, spec, passes), lease, tenant)
+
+
+def main(argv: list[str]) -> int:
+    return run(serve, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,124 @@
+"""An engine that shares its accelerator: it computes while it holds the lease, and holds it from its first
+token until it is idle."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from torch import Tensor
+
+from kubealign_services.generation.contract import (
+    EngineLoad,
+    GeneratedSample,
+    GenerationRequest,
+    RolloutEngine,
+)
+from kubealign_services.residence.contract import Movable
+from kubealign_services.residence.lease import Lease
+
+#: The tenant's name.
+GENERATION = "generation"
+
+
+class EngineMemory(Movable, Protocol):
+    """What an engine has on the accelerator."""
+
+    def reload_empty(self) -> None:
+        """Take the memory again, with anything in it: all weights come now."""
+
+
+class EngineTenant:
+    """The engine as the lease moves it. Until `memory` is set it has nothing on the accelerator."""
+
+    def __init__(self) -> None:
+        self.memory: EngineMemory | None = None
+        self._renewed = False
+
+    def leave(self) -> None:
+        if self.memory is not None:
+            self.memory.offload()
+
+    def enter(self) -> None:
+        if self.memory is None:
+            return
+        if self._renewed:
+            self.memory.reload_empty()
+        else:
+            self.memory.reload()
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """All weights come within the block: entering brings none of the old ones."""
+        self._renewed = True
+        try:
+            yield
+        finally:
+            self._renewed = False
+
+
+class LeasedEngine:
+    """A RolloutEngine. Like the engine itself it is called by one thread; waiting for the lease blocks that
+    thread, which has nothing else to do."""
+
+    def __init__(self, engine: RolloutEngine, lease: Lease, tenant: EngineTenant) -> None:
+        self.version = engine.version
+        self._engine = engine
+        self._lease = lease
+        self._tenant = tenant
+        self._holds = False
+
+    def add(self, request: GenerationRequest) -> None:
+        self._engine.add(request)
+
+    def abort(self, request_id: str) -> None:
+        self._engine.abort(request_id)
+        self._let_go_if_idle()
+
+    def step(self) -> list[GeneratedSample]:
+        """See RolloutEngine. Raises LeaseTimeout."""
+        if self._idle():
+            return []
+        if not self._holds:
+            self._lease.take(GENERATION, "samples")
+            self._holds = True
+        try:
+            return self._engine.step()
+        finally:
+            self._let_go_if_idle()
+
+    def load(self) -> EngineLoad:
+        return self._engine.load()
+
+    def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """See RolloutEngine. Raises LeaseTimeout."""
+        with self._tenant.renewed(), self._held("a refit"):
+            self._engine.refit(tensors, version)
+        self.version = self._engine.version
+
+    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+        """See RolloutEngine. Raises LeaseTimeout."""
+        with self._held("a refit of the adapter"):
+            self._engine.adapt(tensors, scale, version)
+        self.version = self._engine.version
+
+    def sequence_logprobs(self, tokens: list[int]) -> list[float]:
+        """See RolloutEngine. Raises LeaseTimeout."""
+        with self._held("log-probabilities"):
+            return self._engine.sequence_logprobs(tokens)
+
+    @contextmanager
+    def _held(self, purpose: str) -> Iterator[None]:
+        if self._holds:
+            yield
+            return
+        with self._lease.held(GENERATION, purpose):
+            yield
+
+    def _idle(self) -> bool:
+        load = self._engine.load()
+        return not (load.running or load.waiting)
+
+    def _let_go_if_idle(self) -> None:
+        if self._holds and self._idle():
+            self._holds = False
+            self._lease.release(GENERATION)

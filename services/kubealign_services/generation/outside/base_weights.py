@@ -1,0 +1,51 @@
+"""Adapters for engines that get whole tensors only: merged here, always into the same base."""
+
+from collections.abc import Iterable, Iterator
+
+from torch import Tensor
+
+from kubealign_services.adapters.low_rank import by_layer
+
+_WEIGHT = ".weight"
+
+
+class BaseWeights:
+    """The matrices of a base, on the CPU, kept for jobs that train an adapter."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Tensor] = {}
+        self._adapted: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def noted(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """The same tensors; matrices are copied on their way, in the place of an earlier base."""
+        self._held.clear()
+        self._adapted.clear()
+        for name, tensor in tensors:
+            if tensor.dim() == 2 and name.endswith(_WEIGHT):
+                self._held[name] = tensor.detach().to("cpu", copy=True)
+            yield name, tensor
+
+    def merged(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> dict[str, Tensor]:
+        """The adapted matrices whole, in the base's precision. Raises ValueError for a layer that the base
+        does not have, shapes that are not its, or a layer of the adapter before that did not come."""
+        adapters = by_layer(tensors)
+        missing = self._adapted - adapters.keys()
+        if missing:
+            raise ValueError(f"adapter: {len(missing)} layers did not come: {', '.join(sorted(missing)[:4])}")
+        whole = {}
+        for layer, adapter in adapters.items():
+            base = self._held.get(layer + _WEIGHT)
+            if base is None:
+                raise ValueError(f"adapter: the model has no linear layer {layer!r}")
+            outputs, inputs = base.shape
+            if adapter.down.shape[1] != inputs or adapter.up.shape != (outputs, adapter.down.shape[0]):
+                raise ValueError(
+                    f"adapter: the parts of {layer} have the shapes {list(adapter.down.shape)} and "
+                    f"{list(adapter.up.shape)}, the layer {list(base.shape)}"
+                )
+            whole[layer + _WEIGHT] = adapter.merged(base, scale, transposed=False).to(base.dtype)
+        self._adapted |= adapters.keys()
+        return whole

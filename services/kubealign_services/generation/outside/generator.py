@@ -1,0 +1,234 @@
+"""Our `Generator` over an engine of others."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kubealign_services.generation.contract import (
+    EngineLoad,
+    EngineLost,
+    GeneratedSample,
+    GenerationRequest,
+    RequestRefused,
+)
+from kubealign_services.generation.outside.base_weights import BaseWeights
+from kubealign_services.generation.outside.contract import EngineGone, OutsideEngine
+from kubealign_services.generation.outside.distributions import check_distribution, is_cut
+from kubealign_services.generation.outside.gate import Gate
+from kubealign_services.generation.outside.samples import sample_of
+from kubealign_services.generation.outside.weight_files import WeightFiles, batches
+from kubealign_services.generation.torch_engine.requests import check_request
+
+NO_WEIGHTS = -1
+#: Idle for so long, an engine that is to be freed between phases gives its memory back.
+REST_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the generator must know of the model. ends: ids that end a response; decode: tokens -> text,
+    special ones included."""
+
+    context: int
+    vocabulary: int
+    ends: frozenset[int]
+    decode: Callable[[Sequence[int]], str]
+
+
+class OutsideGenerator:
+    """See Generator. files: where weights are handed over. adapted: whether adapters will come, so that the
+    base is kept. freed: whether the engine gives its memory back while it is idle; the last weights then
+    stay in files."""
+
+    def __init__(
+        self,
+        engine: OutsideEngine,
+        model: ModelFacts,
+        files: WeightFiles,
+        max_sequences: int,
+        adapted: bool = False,
+        freed: bool = False,
+        observe: Callable[[EngineLoad], None] = lambda load: None,
+    ) -> None:
+        self._engine = engine
+        self._model = model
+        self._files = files
+        self._max_sequences = max_sequences
+        self._base = BaseWeights() if adapted else None
+        self._freed = freed
+        self._observe = observe
+        self._gate = Gate()
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waking = asyncio.Lock()
+        self._asleep = False
+        self._version = NO_WEIGHTS
+        self._present: set[str] = set()
+        self._scored = 0
+        self.load = EngineLoad(free_sequences=max_sequences)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._present)
+
+    async def run(self) -> None:
+        """Until the engine is gone, which is raised. Meanwhile an idle engine may be put to rest."""
+        resting = asyncio.create_task(self._rest())
+        try:
+            done, _ = await asyncio.wait({resting, self._gone}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            resting.cancel()
+            await asyncio.gather(resting, return_exceptions=True)
+
+    async def lost(self) -> str:
+        """Never: an engine that dies ends `run`, and with it the worker."""
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets that event")
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
+        check_request(request, self._model.context, self._model.vocabulary, self._present)
+        check_distribution(request)
+        self._present.add(request.request_id)
+        try:
+            async with self._gate.entered():
+                await self._awake()
+                tasks = [asyncio.create_task(self._sample(request, i)) for i in range(len(request.seeds))]
+                self._count(len(tasks))
+                missing = len(tasks)
+                try:
+                    for finished in asyncio.as_completed(tasks):
+                        sample = await finished
+                        missing -= 1
+                        self.load.generated_tokens += len(sample.tokens)
+                        self._count(-1)
+                        yield sample
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+                    self._count(-missing)
+        finally:
+            self._present.discard(request.request_id)
+
+    async def _sample(self, request: GenerationRequest, index: int) -> GeneratedSample:
+        started = time.monotonic()
+        prompt, sampling = list(request.prompt_tokens), request.sampling
+        ends = self._model.ends | set(sampling.stop_token_ids)
+        name = f"{request.request_id}/{index}"
+        try:
+            drawn = await self._engine.draw(name, prompt, sampling, request.seeds[index], sorted(ends))
+            logprobs = drawn.logprobs
+            if is_cut(sampling):
+                scored = await self._engine.score(f"{name}/full", prompt + drawn.tokens)
+                logprobs = scored[len(prompt) - 1 :]
+        except EngineGone as error:
+            raise self._lost(error) from error
+        if not all(map(math.isfinite, [*drawn.logprobs, *logprobs])):
+            raise ArithmeticError(f"the weights of version {self._version} give log-probabilities not finite")
+        seconds = time.monotonic() - started
+        decode, version = self._model.decode, self._version
+        return sample_of(request, index, drawn, logprobs, frozenset(ends), version, seconds, decode)
+
+    @asynccontextmanager
+    async def drained(self) -> AsyncIterator[None]:
+        async with self._gate.closed():
+            yield
+
+    async def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Raises ValueError for a name that comes twice; what the engine makes of others it says itself."""
+        await self._resumed()
+        self._version = NO_WEIGHTS
+        self._files.forget()
+        named = tensors if self._base is None else self._base.noted(tensors)
+        await self._take(named)
+        self._version = version
+
+    async def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+        """Raises RuntimeError before the weights that it is an adapter to, ValueError for one that does not
+        fit them."""
+        if not self._base:
+            raise RuntimeError("an adapter came before the weights that it is an adapter to")
+        merged = await asyncio.to_thread(self._base.merged, tensors, scale)
+        await self._awake()
+        self._version = NO_WEIGHTS
+        await self._take(merged.items())
+        self._version = version
+
+    async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
+        await self._awake()
+        self._scored += 1
+        try:
+            return await self._engine.score(f"sequence-{self._scored}", tokens)
+        except EngineGone as error:
+            raise self._lost(error) from error
+
+    async def continuation_logprobs(
+        self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
+    ) -> tuple[list[list[float]], int]:
+        longest = len(prompt) + max(map(len, continuations), default=0)
+        if not prompt or longest > self._model.context:
+            raise RequestRefused(f"{longest} tokens after a prompt; the context has {self._model.context}")
+        async with self._gate.entered():
+            whole = [await self.sequence_logprobs([*prompt, *tokens]) for tokens in continuations]
+            return [logprobs[len(prompt) - 1 :] for logprobs in whole], self._version
+
+    async def _take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Hand the tensors over file by file. Files are kept where the engine may forget its weights."""
+        for batch in batches(tensors):
+            path = await asyncio.to_thread(self._files.write, batch)
+            try:
+                await self._engine.load(path)
+            finally:
+                if self._freed:
+                    self._files.kept.append(path)
+                else:
+                    path.unlink(missing_ok=True)
+        await self._engine.loaded()
+
+    async def _rest(self) -> None:
+        """Put an idle engine to rest, where it is to be freed."""
+        while self._freed:
+            await self._gate.idle.wait()
+            try:
+                await asyncio.wait_for(self._gate.busy.wait(), REST_SECONDS)
+            except TimeoutError:
+                async with self._waking:
+                    if self._version != NO_WEIGHTS and not self._asleep and self._gate.idle.is_set():
+                        await self._engine.release()
+                        self._asleep = True
+                await self._gate.busy.wait()
+        await asyncio.Event().wait()
+
+    async def _awake(self) -> None:
+        """Where it rests: its memory, and the last weights."""
+        async with self._waking:
+            if self._version == NO_WEIGHTS:
+                raise RuntimeError("the engine has no usable weights: refit it first")
+            if self._asleep:
+                await self._engine.resume()
+                for path in self._files.kept:
+                    await self._engine.load(path)
+                await self._engine.loaded()
+                self._asleep = False
+
+    async def _resumed(self) -> None:
+        async with self._waking:
+            if self._asleep:
+                await self._engine.resume()
+                self._asleep = False
+
+    def _count(self, samples: int) -> None:
+        self.load.running = min(self.load.running + self.load.waiting + samples, self._max_sequences)
+        self.load.free_sequences = self._max_sequences - self.load.running
+        self._observe(self.load)
+
+    def _lost(self, error: EngineGone) -> EngineLost:
+        if not self._gone.done():
+            self._gone.set_exception(error)
+        return EngineLost(str(error))

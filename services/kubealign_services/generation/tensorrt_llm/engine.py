@@ -1,0 +1,93 @@
+"""TensorRT-LLM's asynchronous engine as an `OutsideEngine`."""
+
+from pathlib import Path
+from typing import Any
+
+from kubealign.spec.engines import TensorRTLLMEngine
+from kubealign_services.generation.contract import SamplingParameters
+from kubealign_services.generation.outside.contract import Drawn, EngineGone
+from kubealign_services.generation.tensorrt_llm.parameters import (
+    cache_arguments,
+    engine_arguments,
+    frees_memory,
+    sampling_arguments,
+)
+from kubealign_services.generation.tensorrt_llm.results import chosen, drawn_of
+from kubealign_services.process.failures import PermanentFailure
+
+# What its memory is called.
+_FREED = ["kv_cache", "model"]
+
+
+class TensorRTLLM:
+    """An OutsideEngine. Use `create`."""
+
+    def __init__(self, engine: Any, library: Any) -> None:
+        """engine: an AsyncLLM; library: the tensorrt_llm package."""
+        self._engine = engine
+        self._library = library
+
+    @classmethod
+    async def create(cls, folder: Path, spec: TensorRTLLMEngine, context: int) -> "TensorRTLLM":
+        """With no weights of use until the first are loaded. Raises PermanentFailure where TensorRT-LLM is
+        not installed."""
+        try:
+            import tensorrt_llm
+            from tensorrt_llm._torch.async_llm import AsyncLLM
+            from tensorrt_llm.llmapi import KvCacheConfig
+        except ImportError as error:
+            raise PermanentFailure(
+                f"rollout.engine.tensorrtLLM: TensorRT-LLM cannot be imported here ({error}): use an image "
+                "that has it, such as NVIDIA's own, or set rollout.engine.torch"
+            ) from error
+        arguments = engine_arguments(folder, spec, context)
+        if frees_memory(spec):
+            from tensorrt_llm.llmapi import SleepConfig
+
+            arguments["sleep_config"] = SleepConfig()
+        engine = AsyncLLM(**arguments, kv_cache_config=KvCacheConfig(**cache_arguments(spec)))
+        await engine.setup_async()
+        return cls(engine, tensorrt_llm)
+
+    async def draw(
+        self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
+    ) -> Drawn:
+        from tensorrt_llm.sampling_params import LogprobMode
+
+        parameters = self._library.SamplingParams(
+            **sampling_arguments(sampling, seed, ends), logprobs_mode=LogprobMode.PROCESSED
+        )
+        return drawn_of((await self._result(prompt, parameters)).outputs[0])
+
+    async def score(self, request_id: str, tokens: list[int]) -> list[float]:
+        parameters = self._library.SamplingParams(max_tokens=1, top_k=1, prompt_logprobs=0, detokenize=False)
+        found = await self._result(tokens, parameters)
+        told = found.outputs[0].prompt_logprobs
+        # Of the tokens after the first; what it says of the one that it made is left out.
+        return chosen(tokens[1:], told[: len(tokens) - 1])
+
+    async def _result(self, tokens: list[int], parameters: Any) -> Any:
+        pending = self._engine.generate_async(tokens, parameters, streaming=False)
+        try:
+            return await pending.aresult()
+        except BaseException as error:
+            pending.abort()
+            if type(error).__name__ in ("EngineDeadError", "RayActorError", "ActorDiedError"):
+                raise EngineGone(f"TensorRT-LLM's engine has died: {error}") from error
+            raise
+
+    async def load(self, file: Path) -> None:
+        await self._engine.collective_rpc("kubealign_load", args=(str(file),))
+
+    async def loaded(self) -> None:
+        # Also forgets the cached prefixes.
+        await self._engine.collective_rpc("update_weights", args=(None,))
+
+    async def release(self) -> None:
+        await self._engine.release(_FREED)
+
+    async def resume(self) -> None:
+        await self._engine.resume(_FREED)
+
+    async def close(self) -> None:
+        self._engine.shutdown()

@@ -1,0 +1,61 @@
+"""What TensorRT-LLM is made with and asked, as keyword arguments; pure."""
+
+from pathlib import Path
+from typing import Any
+
+from kubealign.spec.engines import BetweenPhases, TensorRTLLMEngine
+from kubealign.spec.precision import Precision
+from kubealign_services.generation.contract import SamplingParameters
+
+#: What TensorRT-LLM is told to mix into its workers.
+WORKER = "kubealign_services.generation.tensorrt_llm.worker.WeightLoading"
+
+_DTYPES = {Precision.FLOAT32: "float32", Precision.BFLOAT16: "bfloat16"}
+
+
+def engine_arguments(folder: Path, spec: TensorRTLLMEngine, context: int) -> dict[str, Any]:
+    """Of TensorRT-LLM's LLM, less its KV cache. The weights come by refit, so that none are read."""
+    return {
+        "model": str(folder),
+        "tokenizer": str(folder),
+        "load_format": "dummy",
+        "dtype": _DTYPES[spec.precision],
+        "max_seq_len": context,
+        "max_batch_size": spec.max_sequences,
+        "tensor_parallel_size": spec.tensor_parallel,
+        "pipeline_parallel_size": spec.pipeline_parallel,
+        "orchestrator_type": "ray",
+        "ray_worker_extension_cls": WORKER,
+    }
+
+
+def cache_arguments(spec: TensorRTLLMEngine) -> dict[str, Any]:
+    """Of its KvCacheConfig."""
+    return {"free_gpu_memory_fraction": spec.cache_share, "enable_block_reuse": True}
+
+
+def frees_memory(spec: TensorRTLLMEngine) -> bool:
+    return spec.between_phases is BetweenPhases.FREED
+
+
+def sampling_arguments(sampling: SamplingParameters, seed: int, ends: list[int]) -> dict[str, Any]:
+    """Of its SamplingParams, for one response. What ends it stays among its tokens. Greedy is top-k of 1: a
+    temperature of 0 is not taken."""
+    greedy = sampling.temperature == 0
+    return {
+        "n": 1,
+        "max_tokens": sampling.max_tokens,
+        "min_tokens": sampling.min_tokens or None,
+        "temperature": 1.0 if greedy else sampling.temperature,
+        "top_k": 1 if greedy else sampling.top_k or None,
+        "top_p": None if greedy or sampling.top_p == 1 else sampling.top_p,
+        "seed": seed & 0x7FFFFFFFFFFFFFFF,
+        "stop": list(sampling.stop) or None,
+        # -1: none of its own. The ends are ours.
+        "end_id": -1,
+        "stop_token_ids": ends or None,
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
+        "detokenize": False,
+        "logprobs": 0,
+    }

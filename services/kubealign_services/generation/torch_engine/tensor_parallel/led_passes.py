@@ -1,0 +1,166 @@
+"""Passes of several processes, as the engine of the first one makes them."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.distributed as dist
+from google.protobuf.message import Message
+from torch import Tensor
+
+from kubealign_services.generation.torch_engine.adapted_weights import AdaptedWeights
+from kubealign_services.generation.torch_engine.passes import Prompts
+from kubealign_services.generation.torch_engine.tensor_parallel.model import SlicedModel
+from kubealign_services.generation.torch_engine.tensor_parallel.orders import Leading, Order
+from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes import SlicedPasses
+from kubealign_services.generation.torch_engine.weights import CheckpointWeights
+from kubealign_services.training.slices import WeightSlice
+
+
+@runtime_checkable
+class Announced(Protocol):
+    """The parts of all weights that this process has fetched for itself; by `announcement`, serialised, the
+    others fetch theirs."""
+
+    @property
+    def announcement(self) -> Message: ...
+
+    def slices(self) -> Iterator[WeightSlice]: ...
+
+
+class PartsMissing(RuntimeError):
+    """Other processes could not take their parts of new weights. They can go on together with the next."""
+
+
+class ProcessesLost(RuntimeError):
+    """A process of the model is gone, or the first failed where the others did not: they start again as a
+    whole."""
+
+
+class LedPasses:
+    """Passes: each is told to the others, then made with them. What weights and adapters do not fit is found
+    before anything is told, so that one process never goes on alone.
+
+    on_loss: told once, on the calling thread, when the processes cannot go on together.
+    """
+
+    def __init__(
+        self,
+        model: SlicedModel,
+        passes: SlicedPasses,
+        leading: Leading,
+        on_loss: Callable[[ProcessesLost], None],
+    ) -> None:
+        self.context, self.vocabulary, self.device = passes.context, passes.vocabulary, passes.device
+        self._passes = passes
+        self._leading = leading
+        self._on_loss = on_loss
+        self._lost: str | None = None
+        self._weights = CheckpointWeights(model.whole, self._hand_out)
+        self._expected = CheckpointWeights(model.whole, lambda name, tensor: None)
+        self._whole_adapter = AdaptedWeights(model.whole)
+        self._places = {name: place for place, name in enumerate(passes.names)}
+
+    def reserve(self, sequences: int, positions: int) -> None:
+        with self._told(Order.RESERVE, (sequences, positions)):
+            self._passes.reserve(sequences, positions)
+
+    def decode(self, tokens: list[int], positions: list[int]) -> Tensor:
+        with self._told(Order.DECODE, (*tokens, *positions)):
+            return self._passes.decode(tokens, positions)
+
+    def prefill(self, prompts: Prompts) -> Tensor:
+        count = len(prompts.lengths)
+        numbers = (prompts.first_slot, count, *prompts.lengths, *prompts.samples, *prompts.tokens)
+        with self._told(Order.PREFILL, numbers):
+            return self._passes.prefill(prompts)
+
+    def hold(self, slot: int, length: int) -> None:
+        with self._told(Order.HOLD, (slot, length)):
+            self._passes.hold(slot, length)
+
+    def restore(self, first_slot: int, count: int) -> None:
+        with self._told(Order.RESTORE, (first_slot, count)):
+            self._passes.restore(first_slot, count)
+
+    def move(self, sources: list[int], targets: list[int], positions: int) -> None:
+        with self._told(Order.MOVE, (positions, *sources, *targets)):
+            self._passes.move(sources, targets, positions)
+
+    def score(self, tokens: list[int]) -> Tensor:
+        with self._told(Order.SCORE, tokens):
+            return self._passes.score(tokens)
+
+    def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """As `Passes.take`; where they are Announced, each process fetches its own. Raises PartsMissing."""
+        self._whole_adapter.forget()
+        if isinstance(tensors, Announced):
+            self._take_announced(tensors)
+        else:
+            self._weights.take(tensors)
+
+    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
+        layers = self._whole_adapter.fitting(tensors)
+        named = [entry for layer, adapter in layers.items() for entry in adapter.named(layer)]
+        shapes = {name: list(tensor.shape) for name, tensor in named}
+        with self._told(Order.ADAPTER, [*json.dumps([scale, shapes]).encode()]):
+            parts = [(name, tensor.to(self.device, torch.float32).contiguous()) for name, tensor in named]
+            for _, part in parts:
+                dist.broadcast(part, src=0)
+            self._passes.adapt(parts, scale)
+
+    def rest(self) -> None:
+        if self._lost is None:
+            with self._together():
+                self._leading.rest()
+
+    def end(self) -> None:
+        """Tell the others that it is the end, if they can be told."""
+        if self._lost is None:
+            with self._told(Order.END, ()):
+                pass
+
+    def _take_announced(self, parts: Announced) -> None:
+        wrong: ValueError | None = None
+
+        def checked() -> Iterator[tuple[str, Tensor]]:
+            """What whole weights are checked for, without their memory; each is copied once it has passed."""
+            for part in parts.slices():
+                yield part.name, torch.empty(part.shape, dtype=part.tensor.dtype, device="meta")
+                self._passes.take_own([part])
+
+        with self._told(Order.FETCH, [*parts.announcement.SerializeToString()]):
+            try:
+                self._expected.take(checked())
+            except ValueError as error:
+                wrong = error
+            outcomes = self._passes.outcomes("")
+        if wrong is not None:
+            raise wrong
+        failed = [f"process {rank}: {outcome}" for rank, outcome in enumerate(outcomes) if outcome]
+        if failed:
+            raise PartsMissing(f"weights did not reach all of this worker's processes: {'; '.join(failed)}")
+
+    def _hand_out(self, name: str, tensor: Tensor) -> None:
+        with self._told(Order.WEIGHT, (self._places[name],)):
+            self._passes.lead_weight(name, tensor)
+
+    @contextmanager
+    def _told(self, order: Order, numbers: Sequence[int]) -> Iterator[None]:
+        with self._together():
+            self._leading.send(order, numbers)
+            yield
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        if self._lost is not None:
+            raise ProcessesLost(self._lost)
+        try:
+            yield
+        except Exception as error:
+            self._lost = f"the engine's processes cannot go on together: {type(error).__name__}: {error}"
+            lost = ProcessesLost(self._lost)
+            self._on_loss(lost)
+            raise lost from error

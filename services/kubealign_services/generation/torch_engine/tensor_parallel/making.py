@@ -1,0 +1,45 @@
+"""The engine of a rollout worker of several processes: the first one's, and what the others run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from kubealign.spec import engines as engine_spec
+from kubealign_services.generation.torch_engine.engine import DTYPES, TorchEngine, own_device
+from kubealign_services.generation.torch_engine.model import read_config
+from kubealign_services.generation.torch_engine.tensor_parallel.led_passes import LedPasses, ProcessesLost
+from kubealign_services.generation.torch_engine.tensor_parallel.model import SlicedModel
+from kubealign_services.generation.torch_engine.tensor_parallel.orders import Following, Leading
+from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes import SlicedPasses
+from kubealign_services.generation.torch_engine.tensor_parallel.slicing import Shard
+
+
+def led_engine(
+    folder: Path, spec: engine_spec.TorchEngine, store: Store, on_loss: Callable[[ProcessesLost], None]
+) -> tuple[TorchEngine, Callable[[], None]]:
+    """The first process's engine, and what tells the others that it is the end. The processes have met.
+
+    Raises as `TorchEngine.create`, and Indivisible."""
+    led: list[LedPasses] = []
+
+    def make(config: Any) -> LedPasses:
+        model, passes = _sliced(config, spec, 0)
+        led.append(LedPasses(model, passes, Leading(store), on_loss))
+        return led[0]
+
+    return TorchEngine.over(folder, spec, make), led[0].end
+
+
+def follower_passes(
+    folder: Path, spec: engine_spec.TorchEngine, rank: int, store: Store
+) -> tuple[Following, SlicedPasses]:
+    """What process `rank` follows, and follows with. Raises UnsupportedModel, Indivisible, OSError."""
+    return Following(store), _sliced(read_config(folder), spec, rank)[1]
+
+
+def _sliced(config: Any, spec: engine_spec.TorchEngine, rank: int) -> tuple[SlicedModel, SlicedPasses]:
+    shard = Shard(rank, spec.tensor_parallel)
+    model = SlicedModel(config, DTYPES[spec.precision], own_device(), shard)
+    return model, SlicedPasses(model, shard, spec.max_sequences)

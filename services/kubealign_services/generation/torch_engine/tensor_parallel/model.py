@@ -1,0 +1,74 @@
+"""A causal LM of which this process holds a slice; the others compute the rest of each pass at the same
+time."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from kubealign_services.generation.torch_engine.attention import AttentionPlan
+from kubealign_services.generation.torch_engine.model import CausalModel
+from kubealign_services.generation.torch_engine.tensor_parallel.slicing import (
+    Shard,
+    check_divisible,
+    local_config,
+    splits_inputs,
+)
+
+
+class SlicedModel(CausalModel):
+    """Made, and run, by all processes of the group together: each pass sums over them twice a layer.
+
+    whole: the model unsliced, without memory (on torch's meta device): its names, shapes and ties.
+    """
+
+    def __init__(self, config: Any, dtype: torch.dtype, device: torch.device, shard: Shard) -> None:
+        """Raises UnsupportedModel, Indivisible."""
+        check_divisible(config.get_text_config(), shard)
+        self._shard = shard
+        self.whole = self._made(config, dtype, torch.device("meta"))
+        self.whole.tie_weights()
+        super().__init__(config, dtype, device)
+
+    def forward(self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None) -> Tensor:
+        """As `CausalModel.forward` for the first process. The others' result has that shape and means
+        nothing."""
+        part = super().forward(tokens, positions, plan, keep)
+        first = self._shard.rank == 0
+        parts = [torch.empty_like(part) for _ in range(self._shard.size)] if first else None
+        dist.gather(part.contiguous(), parts, dst=0)
+        if parts is None:
+            return part.new_zeros(()).expand(len(part), self.vocabulary)
+        return torch.cat(parts, dim=-1)[:, : self.vocabulary]
+
+    def _module(self, config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+        module = self._made(local_config(config, self._shard), dtype, device)
+        sliced = _SlicedEmbedding(module.get_input_embeddings().weight, self._shard)
+        module.set_input_embeddings(sliced)
+        for name, layer in module.named_modules():
+            if splits_inputs(name):
+                layer.register_forward_hook(_sum_over_processes)
+        return module
+
+
+class _SlicedEmbedding(torch.nn.Module):
+    """Rows of a vocabulary that the processes have in parts."""
+
+    def __init__(self, weight: torch.nn.Parameter, shard: Shard) -> None:
+        super().__init__()
+        self.weight = weight
+        self._first = shard.rank * len(weight)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        local = tokens - self._first
+        here = (local >= 0) & (local < len(self.weight))
+        found = embedding(local.clamp(0, len(self.weight) - 1), self.weight).masked_fill(~here[..., None], 0)
+        dist.all_reduce(found)
+        return found
+
+
+def _sum_over_processes(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    dist.all_reduce(output)
+    return output

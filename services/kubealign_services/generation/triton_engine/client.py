@@ -1,0 +1,288 @@
+"""A Generator whose engine is a model in a Triton server."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from torch import Tensor
+
+from kubealign.process import TlsFiles
+from kubealign_services.generation.contract import (
+    EngineLoad,
+    EngineLost,
+    GeneratedSample,
+    GenerationRequest,
+    RequestRefused,
+)
+from kubealign_services.generation.triton_engine.messages import Op, read_load, read_sample, request_fields
+from kubealign_services.generation.triton_engine.server import Server
+from kubealign_services.generation.triton_engine.session import Opening, Session, SessionRefused
+from kubealign_services.generation.triton_engine.weights_file import write_weights
+
+Compute = Callable[..., Awaitable[Any]]
+
+#: Between two tries to reach a server that is being started.
+_AGAIN_SECONDS = 0.2
+_HEALTH_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class EngineFailed(RuntimeError):
+    """The engine in the server is of no use any more; it says why."""
+
+
+class TritonGenerator:
+    """Used as a context, which ends the session and the server. `run` must be running for a server that dies
+    to be noticed and used again.
+
+    ready: whether Triton says that server and model are, and the session is open."""
+
+    def __init__(
+        self,
+        server: Server,
+        tls: TlsFiles,
+        opening: Opening,
+        memory: Path,
+        compute: Compute,
+        patience: float,
+        observe: Callable[[EngineLoad], None] = lambda load: None,
+    ) -> None:
+        """memory: a folder on a memory file system that the server sees too, for weights on their way.
+        compute: runs what takes long off the event loop. patience: seconds for a server to be ready, to be
+        back, or to say something."""
+        self.load = EngineLoad()
+        self.ready = False
+        self._server = server
+        self._tls = tls
+        self._opening = opening
+        self._memory = memory
+        self._compute = compute
+        self._patience = patience
+        self._observe = observe
+        # What the engines before this one have counted.
+        self._earlier = EngineLoad()
+        self._session: Session | None = None
+        self._returned = asyncio.Event()
+        self._losses: asyncio.Queue[str] = asyncio.Queue()
+        self._present: set[str] = set()
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._gate = asyncio.Event()
+        self._gate.set()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._present)
+
+    async def __aenter__(self) -> Self:
+        """Raises EngineLost for a server that is not ready in time; ModelRefused."""
+        await self._server.__aenter__()
+        try:
+            await self._open()
+        except BaseException as error:
+            await self._server.__aexit__(type(error), error, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A server with open streams does not end.
+        self.ready = False
+        try:
+            if self._session is not None:
+                await self._session.close()
+        finally:
+            await self._server.__aexit__(kind, error, trace)
+
+    async def run(self) -> None:
+        """Follow the session for ever, and open another when the server has died. Raises EngineFailed;
+        EngineLost for a server that does not come back in time."""
+        while True:
+            cause = await self._lost_session()
+            log.warning("the engine was lost", extra={"cause": cause, "groups": len(self._present)})
+            await self._forget(cause)
+            await self._open()
+
+    async def lost(self) -> str:
+        return await self._losses.get()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
+        if request.request_id in self._present:
+            raise RequestRefused(f"group {request.request_id} is being generated already")
+        self._present.add(request.request_id)
+        try:
+            await self._gate.wait()
+            async with self._at_work():
+                session = self._present_session()
+                missing = len(request.seeds) or 1
+                try:
+                    with session.call(Op.GENERATE, request=request_fields(request)) as answers:
+                        while missing:
+                            sample = read_sample((await answers.next())["sample"])
+                            missing -= 1
+                            yield sample
+                except RequestRefused:
+                    missing = 0
+                    raise
+                finally:
+                    if missing:
+                        session.tell(Op.ABORT, request_id=request.request_id)
+        finally:
+            self._present.discard(request.request_id)
+
+    @asynccontextmanager
+    async def drained(self) -> AsyncIterator[None]:
+        while True:
+            await self._idle.wait()
+            self._gate.clear()
+            if self._idle.is_set():
+                break
+            self._gate.set()
+        try:
+            yield
+        finally:
+            self._gate.set()
+
+    async def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        await self._hand_over(Op.REFIT, tensors, version=version)
+
+    async def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+        await self._hand_over(Op.ADAPT, tensors, scale=scale, version=version)
+
+    async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
+        session = await self._any_session()
+        logprobs: list[float] = await session.ask(Op.SEQUENCE_LOGPROBS, tokens=tokens)
+        return logprobs
+
+    async def continuation_logprobs(
+        self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
+    ) -> tuple[list[list[float]], int]:
+        await self._gate.wait()
+        async with self._at_work():
+            try:
+                found = await self._present_session().ask(
+                    Op.CONTINUATION_LOGPROBS,
+                    prompt=list(prompt),
+                    continuations=[list(tokens) for tokens in continuations],
+                )
+            except RequestRefused:
+                raise
+            except ValueError as error:
+                raise RequestRefused(str(error)) from error
+        return found["logprobs"], int(found["version"])
+
+    async def _hand_over(self, op: Op, tensors: Iterable[tuple[str, Tensor]], **fields: Any) -> None:
+        """Tensors go by a file of shared memory: through the server they would be copied many times."""
+        session = await self._any_session()
+        path = (self._memory / f"{self._opening.owner}.weights").absolute()
+        try:
+            entries = await self._compute(write_weights, path, tensors)
+            await session.ask(op, path=str(path), tensors=entries, **fields)
+        finally:
+            path.unlink(missing_ok=True)
+
+    @asynccontextmanager
+    async def _at_work(self) -> AsyncIterator[None]:
+        self._running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    def _present_session(self) -> Session:
+        if self._session is None or self._session.cause:
+            raise EngineLost("the Triton server is being started again")
+        return self._session
+
+    async def _any_session(self) -> Session:
+        """Waits for a server that is being started again. Raises EngineLost."""
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._returned.wait()
+        except TimeoutError:
+            raise EngineLost(f"no Triton server was there within {self._patience:g} s") from None
+        return self._present_session()
+
+    async def _lost_session(self) -> str:
+        """Follow the session until it is lost; why."""
+        session = self._present_session()
+        following = asyncio.create_task(self._follow(session))
+        ended = asyncio.create_task(self._server.ended())
+        health = asyncio.create_task(self._ask_health(session))
+        tasks = {following, ended, health}
+        try:
+            await asyncio.wait({following, ended}, return_when=asyncio.FIRST_COMPLETED)
+            # How the server ended says more than that its stream did.
+            return ended.result() if ended.done() else following.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, session: Session) -> str:
+        while True:
+            try:
+                async with asyncio.timeout(self._patience):
+                    said = await session.news()
+            except TimeoutError:
+                return f"the Triton server said nothing for {self._patience:g} s"
+            except EngineLost as error:
+                return str(error)
+            if "failed" in said:
+                raise EngineFailed(said["failed"])
+            load = read_load(said["load"])
+            load.generated_tokens += self._earlier.generated_tokens
+            load.prefilled_tokens += self._earlier.prefilled_tokens
+            self.load = load
+            self._observe(load)
+
+    async def _ask_health(self, session: Session) -> None:
+        while True:
+            self.ready = await session.ready()
+            await asyncio.sleep(_HEALTH_SECONDS)
+
+    async def _forget(self, cause: str) -> None:
+        """End what is left of a session and its server."""
+        self.ready = False
+        self._returned.clear()
+        session, self._session = self._session, None
+        # The next engine counts from nothing; the totals go on.
+        self._earlier = self.load = replace(self.load, running=0, waiting=0, free_sequences=0)
+        if session is not None:
+            session.lose(cause)
+        self._losses.put_nowait(cause)
+        await self._server.down()
+        if session is not None:
+            await session.close()
+
+    async def _open(self) -> None:
+        """A session with a server that is ready, whatever it takes within `patience` seconds."""
+        cause = "it has not been reached"
+        try:
+            async with asyncio.timeout(self._patience):
+                while self._session is None:
+                    address = await self._server.up()
+                    try:
+                        self._session = await Session.open(address, self._tls, self._opening)
+                    except (EngineLost, SessionRefused) as error:
+                        cause = str(error)
+                        await asyncio.sleep(_AGAIN_SECONDS)
+        except TimeoutError:
+            raise EngineLost(
+                f"the Triton server was not ready within {self._patience:g} s "
+                f"(rollout.engine.triton.startTimeoutSeconds): {cause}"
+                + (f"; its last error: {self._server.last_error}" if self._server.last_error else "")
+            ) from None
+        self.ready = True
+        self._returned.set()

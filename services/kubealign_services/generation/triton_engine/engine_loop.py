@@ -1,0 +1,236 @@
+"""The thread that steps the engine inside the server: takes messages in their order, answers as samples
+finish.
+
+One session has the engine. It begins with OPEN, whose stream stays open and is told the engine's load; it
+ends with CLOSE or when its client has gone, and all that it asked for with it.
+"""
+
+import queue
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from kubealign.spec.engines import TorchEngine
+from kubealign_services.generation.contract import RequestRefused, RolloutEngine
+from kubealign_services.generation.triton_engine.messages import (
+    Op,
+    Refusal,
+    load_fields,
+    read_request,
+    refusal,
+    sample_fields,
+    scored,
+)
+from kubealign_services.generation.triton_engine.weights_file import read_weights
+
+#: Between two words about the load, and between two questions whether the client has gone.
+_BEAT_SECONDS = 0.25
+
+#: Makes the engine for the model of a folder, with so many threads. Raises ValueError, OSError.
+Create = Callable[[Path, TorchEngine, int | None], RolloutEngine]
+
+
+class Reply(Protocol):
+    """The stream of one message. `send` and `close` may come after the client has left."""
+
+    def send(self, message: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+    def left(self) -> bool:
+        """Whether the client has closed it."""
+
+
+@dataclass
+class _Group:
+    reply: Reply
+    unfinished: int
+
+
+@dataclass
+class _Session:
+    name: str
+    owner: str
+    reply: Reply
+    engine: RolloutEngine
+
+
+class EngineLoop:
+    """`submit` from any thread; `run` on the one that may call the engine, until `stop`."""
+
+    def __init__(self, create: Create) -> None:
+        self._create = create
+        self._incoming: queue.SimpleQueue[tuple[dict[str, Any], Reply] | None] = queue.SimpleQueue()
+        self._session: _Session | None = None
+        self._groups: dict[str, _Group] = {}
+        self._beat = 0.0
+        self._stopped = False
+
+    def submit(self, message: dict[str, Any], reply: Reply) -> None:
+        self._incoming.put((message, reply))
+
+    def stop(self) -> None:
+        self._incoming.put(None)
+
+    def run(self) -> None:
+        """Returns after `stop`, with every stream closed. Raises nothing that a client can cause."""
+        while not self._stopped:
+            self._take()
+            session = self._session
+            if session is None:
+                continue
+            if self._groups:
+                self._step(session)
+            self._look_around(session)
+        self._end_session()
+
+    def _take(self) -> None:
+        """What has come; waits for a moment where there is nothing else to do."""
+        while not self._stopped:
+            try:
+                came = self._incoming.get(timeout=0.0 if self._groups else _BEAT_SECONDS)
+            except queue.Empty:
+                return
+            if came is None:
+                self._stopped = True
+            else:
+                self._answer(*came)
+            if not self._groups:
+                return
+
+    def _answer(self, message: dict[str, Any], reply: Reply) -> None:
+        try:
+            op = Op(message["op"])
+            if op is Op.OPEN:
+                self._open(message, reply)
+                return
+            session = self._session
+            if session is None or message["session"] != session.name:
+                raise _Lost("the engine has no such session")
+            if op is Op.CLOSE:
+                self._end_session()
+                reply.send({"result": None})
+            elif op is Op.ABORT:
+                self._abort(session.engine, message["request_id"])
+            elif op is Op.GENERATE:
+                self._generate(session.engine, message, reply)
+                return
+            else:
+                reply.send(self._asked(op, session.engine, message))
+        except _Lost as error:
+            reply.send(refusal(Refusal.LOST, str(error)))
+        except RequestRefused as error:
+            reply.send(refusal(Refusal.REQUEST, str(error)))
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            reply.send(refusal(Refusal.VALUE, _words(error)))
+        except RuntimeError as error:
+            reply.send(refusal(Refusal.STATE, str(error)))
+        reply.close()
+
+    def _open(self, message: dict[str, Any], reply: Reply) -> None:
+        session = self._session
+        if session is not None and not session.reply.left():
+            reply.send(
+                refusal(
+                    Refusal.STATE,
+                    f"{session.owner} has the engine: a server serves one worker, so each needs its own",
+                )
+            )
+            reply.close()
+            return
+        self._end_session()
+        try:
+            spec = TorchEngine.model_validate(message["engine"])
+            engine = self._create(Path(message["folder"]), spec, message["threads"])
+        except (ValueError, OSError) as error:
+            reply.send(refusal(Refusal.MODEL, str(error)))
+            reply.close()
+            return
+        name = uuid.uuid4().hex
+        self._session = _Session(name, message["owner"], reply, engine)
+        reply.send({"result": {"session": name}})
+
+    def _generate(self, engine: RolloutEngine, message: dict[str, Any], reply: Reply) -> None:
+        request = read_request(message["request"])
+        if engine.version < 0:
+            raise _Lost("the engine has not been given any weights yet")
+        engine.add(request)
+        self._groups[request.request_id] = _Group(reply, len(request.seeds))
+
+    def _asked(self, op: Op, engine: RolloutEngine, message: dict[str, Any]) -> dict[str, Any]:
+        match op:
+            case Op.REFIT:
+                with read_weights(Path(message["path"]), message["tensors"]) as tensors:
+                    engine.refit(tensors, message["version"])
+                return {"result": None}
+            case Op.ADAPT:
+                with read_weights(Path(message["path"]), message["tensors"]) as tensors:
+                    engine.adapt(tensors, message["scale"], message["version"])
+                return {"result": None}
+            case Op.SEQUENCE_LOGPROBS:
+                return {"result": engine.sequence_logprobs(message["tokens"])}
+            case _:
+                prompt = message["prompt"]
+                logprobs = [
+                    engine.sequence_logprobs([*prompt, *tokens])[len(prompt) - 1 :]
+                    for tokens in message["continuations"]
+                ]
+                return scored(logprobs, engine.version)
+
+    def _step(self, session: _Session) -> None:
+        try:
+            samples = session.engine.step()
+        except (RuntimeError, ArithmeticError) as error:
+            # As in the process: the engine is of no use any more, and whoever has it says so and ends.
+            session.reply.send({"failed": f"{type(error).__name__}: {error}"})
+            self._end_session()
+            return
+        for sample in samples:
+            group = self._groups[sample.request_id]
+            group.reply.send({"sample": sample_fields(sample)})
+            group.unfinished -= 1
+            if not group.unfinished:
+                group.reply.close()
+                del self._groups[sample.request_id]
+        if samples and not self._groups:
+            self._tell_load(session)
+
+    def _look_around(self, session: _Session) -> None:
+        now = time.monotonic()
+        if now < self._beat + _BEAT_SECONDS:
+            return
+        if session.reply.left():
+            self._end_session()
+            return
+        self._tell_load(session)
+
+    def _tell_load(self, session: _Session) -> None:
+        session.reply.send({"load": load_fields(session.engine.load())})
+        self._beat = time.monotonic()
+
+    def _abort(self, engine: RolloutEngine, request_id: str) -> None:
+        engine.abort(request_id)
+        group = self._groups.pop(request_id, None)
+        if group is not None:
+            group.reply.close()
+
+    def _end_session(self) -> None:
+        if self._session is None:
+            return
+        for group in self._groups.values():
+            group.reply.close()
+        self._groups.clear()
+        self._session.reply.close()
+        # The weights go with it.
+        self._session = None
+
+
+class _Lost(Exception):
+    """The session that asks is not the engine's, or has nothing to work with."""
+
+
+def _words(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)

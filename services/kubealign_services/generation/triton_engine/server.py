@@ -1,0 +1,266 @@
+"""The Triton server that a worker uses: one of its own beside it, started again when it dies, or one that is
+there."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import xxhash
+
+from kubealign.backoff import restart_delay
+from kubealign.process import TlsFiles
+from kubealign_services.generation.triton_engine.installation import Installation, arguments
+from kubealign_services.generation.triton_engine.repository import write_repository
+
+log = logging.getLogger(__name__)
+
+_STARTER = "kubealign_services.generation.triton_engine.starter"
+#: After SIGTERM, which ends an idle server in two or three seconds and one with open streams never.
+_END_SECONDS = 6.0
+_REGIONS = Path("/dev/shm")
+_LINE = re.compile(r"([IWEF])\d{4} ")
+_LEVELS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.ERROR}
+#: What it warns of wherever there is no GPU.
+_WITHOUT_GPU = ("CudaDriverHelper", "pinned system memory", "NVML", "DCGM")
+_LONGEST_LINE = 1 << 20
+
+
+class Server(Protocol):
+    """A context that ends what it has started."""
+
+    #: host:port of its Prometheus metrics, plain HTTP; None: they are not ours to read.
+    metrics: str | None
+    #: The last error that it told of; empty: none, or not to us.
+    last_error: str
+
+    async def up(self) -> str:
+        """host:port of its gRPC service: started, perhaps not ready yet."""
+
+    async def down(self) -> None:
+        """End what is left of it, so that `up` starts it anew. Nothing where it is not ours."""
+
+    async def ended(self) -> str:
+        """Return, with how, when it has ended; never where it is not ours."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class GivenServer:
+    """One that is there already, at host:port."""
+
+    metrics: str | None = None
+    last_error = ""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+
+    async def up(self) -> str:
+        return self._endpoint
+
+    async def down(self) -> None:
+        return None
+
+    async def ended(self) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets it")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class OwnServer:
+    """A child process on loopback, with ports of its own at each start. The kernel ends it with us.
+
+    folder: made anew, the server's own while the context is open. start_seconds: that its model may take to
+    start."""
+
+    def __init__(self, installation: Installation, folder: Path, tls: TlsFiles, start_seconds: float) -> None:
+        self.metrics: str | None = None
+        self.last_error = ""
+        #: Of the process that runs; None: none does.
+        self.pid: int | None = None
+        self._installation = installation
+        self._folder = folder
+        self._tls = tls
+        self._start_seconds = start_seconds
+        self._region = f"kubealign_{xxhash.xxh3_64_hexdigest(bytes(folder))}_"
+        self._process: asyncio.subprocess.Process | None = None
+        self._lines: asyncio.Task[None] | None = None
+        self._pipe: asyncio.ReadTransport | None = None
+        self._address = ""
+        self._began = 0.0
+        self._deaths = 0
+
+    async def up(self) -> str:
+        if self._process is not None and self._process.returncode is not None:
+            await self._died(self._process.returncode)
+        if self._process is None:
+            await self._start()
+        return self._address
+
+    async def down(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._kill(signal.SIGKILL)
+            await self._process.wait()
+
+    async def ended(self) -> str:
+        if self._process is None:
+            return "the Triton server does not run"
+        # The model has a process of its own, without which the server would wait for ever.
+        models = [asyncio.create_task(_gone(child)) for child in _children(self._process.pid)]
+        server = asyncio.create_task(self._process.wait())
+        try:
+            await asyncio.wait([server, *models], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (server, *models):
+                task.cancel()
+        if self._process.returncode is None:
+            return "the model's process in the Triton server ended"
+        return f"the Triton server ended with {_how(self._process.returncode)}"
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(write_repository, self._folder, self._installation)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        process = self._process
+        if process is not None and process.returncode is None:
+            self._kill(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(process.wait(), _END_SECONDS)
+            except TimeoutError:
+                log.warning("Triton server did not end by itself", extra={"seconds": _END_SECONDS})
+                self._kill(signal.SIGKILL)
+                await process.wait()
+        await self._tidy()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _start(self) -> None:
+        self._forget_regions()
+        grpc, metrics = _free_ports(2)
+        options = arguments(self._folder, self._tls, grpc, metrics, self._region, self._start_seconds)
+        # Of our own: the model's process may hold the other end for longer than the server lives.
+        reading, writing = os.pipe()
+        lines = asyncio.StreamReader(limit=_LONGEST_LINE)
+        self._pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(reading, "rb", 0)
+        )
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", _STARTER, str(os.getpid()), str(self._installation.binary)),
+            *options,
+            env=self._installation.environment(os.environ),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=writing,
+            stderr=asyncio.subprocess.STDOUT,
+            # Ctrl-C on a terminal is for us, who then end it in order.
+            start_new_session=True,
+        )
+        os.close(writing)
+        self._lines = asyncio.create_task(self._log(lines), name="Triton's log")
+        self._began = time.monotonic()
+        self._address, self.metrics = f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}"
+        self.pid = self._process.pid
+        log.info("Triton server started", extra={"pid": self.pid, "address": self._address})
+
+    async def _died(self, code: int) -> None:
+        lived = time.monotonic() - self._began
+        await self._tidy()
+        self._deaths += 1
+        delay = restart_delay(self._deaths, lived)
+        extra = {"how": _how(code), "lived_seconds": round(lived, 1), "again_after_seconds": delay}
+        log.warning("Triton server is started again", extra=extra)
+        await asyncio.sleep(delay)
+
+    async def _tidy(self) -> None:
+        self._process, self.metrics, self.pid = None, None, None
+        lines, self._lines = self._lines, None
+        pipe, self._pipe = self._pipe, None
+        if lines is not None:
+            await asyncio.wait([lines], timeout=1.0)
+            lines.cancel()
+        if pipe is not None:
+            pipe.close()
+        self._forget_regions()
+
+    async def _log(self, stream: asyncio.StreamReader) -> None:
+        """Triton's own lines begin with their level's letter; a line of the model's does not."""
+        while line := await stream.readline():
+            text = line.decode(errors="replace").rstrip()
+            begins = _LINE.match(text)
+            level = _LEVELS[begins[1]] if begins else logging.INFO
+            if any(words in text for words in _WITHOUT_GPU):
+                level = logging.DEBUG
+            if level == logging.ERROR:
+                self.last_error = text
+            if text:
+                log.log(level, "tritonserver: %s", text)
+
+    def _forget_regions(self) -> None:
+        """What a killed server leaves in memory."""
+        for region in _REGIONS.glob(f"{self._region}*"):
+            region.unlink(missing_ok=True)
+
+    def _kill(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        # It may have ended a moment ago.
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+
+async def _gone(pid: int) -> None:
+    """Return when the process has ended."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    loop.add_reader(process, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(process)
+        os.close(process)
+
+
+def _children(pid: int) -> list[int]:
+    """Of any thread of a process; none where it has ended."""
+    try:
+        tasks = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [int(child) for task in tasks for child in task.split()]
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _free_ports(count: int) -> list[int]:
+    """Free a moment ago; where one is taken in between, the server ends and is started with others."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]

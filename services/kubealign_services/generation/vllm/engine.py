@@ -1,0 +1,86 @@
+"""vLLM's asynchronous engine as an `OutsideEngine`."""
+
+from pathlib import Path
+from typing import Any
+
+from kubealign.spec.engines import VllmEngine
+from kubealign_services.generation.contract import SamplingParameters
+from kubealign_services.generation.outside.contract import Drawn, EngineGone
+from kubealign_services.generation.vllm.parameters import engine_arguments, sampling_arguments
+from kubealign_services.generation.vllm.results import chosen, drawn_of
+from kubealign_services.process.failures import PermanentFailure
+
+# Freed altogether: the next weights come from files.
+_FREED = 2
+
+
+class Vllm:
+    """An OutsideEngine. Use `create`."""
+
+    def __init__(self, engine: Any, library: Any) -> None:
+        """engine: an AsyncLLM; library: the vllm package."""
+        self._engine = engine
+        self._library = library
+
+    @classmethod
+    def create(cls, folder: Path, spec: VllmEngine, context: int) -> "Vllm":
+        """With no weights of use until the first are loaded. Raises PermanentFailure where vLLM is not
+        installed."""
+        try:
+            import vllm
+            from vllm.engine.arg_utils import AsyncEngineArgs
+            from vllm.v1.engine.async_llm import AsyncLLM
+        except ImportError as error:
+            raise PermanentFailure(
+                f"rollout.engine.vllm: vLLM cannot be imported here ({error}): install the package vllm in "
+                "the rollout workers' image, or set rollout.engine.torch"
+            ) from error
+        arguments = AsyncEngineArgs(**engine_arguments(folder, spec, context))
+        return cls(AsyncLLM.from_engine_args(arguments), vllm)
+
+    async def draw(
+        self, request_id: str, prompt: list[int], sampling: SamplingParameters, seed: int, ends: list[int]
+    ) -> Drawn:
+        parameters = self._library.SamplingParams(
+            **sampling_arguments(sampling, seed, ends),
+            output_kind=self._library.sampling_params.RequestOutputKind.FINAL_ONLY,
+        )
+        return drawn_of((await self._last(request_id, prompt, parameters)).outputs[0])
+
+    async def score(self, request_id: str, tokens: list[int]) -> list[float]:
+        parameters = self._library.SamplingParams(
+            max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False
+        )
+        found = await self._last(request_id, tokens, parameters)
+        # Nothing is told of the first token, which follows nothing.
+        return chosen(tokens[1:], found.prompt_logprobs[1:])
+
+    async def _last(self, request_id: str, tokens: list[int], parameters: Any) -> Any:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        output = None
+        try:
+            async for output in self._engine.generate(  # noqa: B007 (the last one counts)
+                {"prompt_token_ids": tokens}, parameters, request_id
+            ):
+                pass
+        except EngineDeadError as error:
+            raise EngineGone(f"vLLM's engine has died: {error}") from error
+        if output is None:
+            raise EngineGone(f"vLLM ended request {request_id} without an answer")
+        return output
+
+    async def load(self, file: Path) -> None:
+        await self._engine.collective_rpc("kubealign_load", args=(str(file),))
+
+    async def loaded(self) -> None:
+        await self._engine.reset_prefix_cache()
+
+    async def release(self) -> None:
+        await self._engine.sleep(level=_FREED)
+
+    async def resume(self) -> None:
+        await self._engine.wake_up()
+
+    async def close(self) -> None:
+        self._engine.shutdown()

@@ -1,0 +1,117 @@
+"""A rollout worker whose engine is shared by several processes: the first one's generator, and what the
+others do.
+
+The first is a worker like any other. The others have neither the bus nor a server: they make the passes that
+it says, fetch the weights that it says, and start and end with it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from kubealign.spec import engines as engine_spec
+from kubealign_services.generation.contract import EngineLoad, Generator, RolloutEngine
+from kubealign_services.generation.torch_engine.model import read_config
+from kubealign_services.generation.torch_engine.tensor_parallel.follower import follow
+from kubealign_services.generation.torch_engine.tensor_parallel.led_passes import ProcessesLost
+from kubealign_services.generation.torch_engine.tensor_parallel.making import follower_passes, led_engine
+from kubealign_services.generation.torch_engine.tensor_parallel.slicing import (
+    Indivisible,
+    Shard,
+    check_divisible,
+)
+from kubealign_services.group.rendezvous import meet
+from kubealign_services.process.context import Context
+from kubealign_services.process.failures import PermanentFailure
+from kubealign_services.process.until_stopped import end_all
+from kubealign_services.rollout.generator import Compute, SteppedGenerator
+from kubealign_services.rollout.shared_weights import own_parts
+
+# Processes that start at the same time may be this far apart, in seconds, however short a group may take; and
+# one may wait this much longer for the others than each of them for its weights.
+_LEAST_SECONDS = 120.0
+
+
+class LedGenerator(SteppedGenerator):
+    """A Generator that cannot go on when the others are lost, also while it has nothing to generate."""
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        compute: Compute,
+        observe: Callable[[EngineLoad], None],
+        lost: asyncio.Future[None],
+    ) -> None:
+        super().__init__(engine, compute, observe)
+        self._lost = lost
+
+    async def run(self) -> None:
+        """As SteppedGenerator. Raises ProcessesLost."""
+        stepping = asyncio.create_task(super().run())
+        try:
+            await asyncio.wait({stepping, self._lost}, return_when=asyncio.FIRST_COMPLETED)
+            await (self._lost if self._lost.done() else stepping)
+        finally:
+            await end_all({stepping})
+
+
+@asynccontextmanager
+async def led_generator(
+    context: Context, spec: engine_spec.TorchEngine, folder: Path, observe: Callable[[EngineLoad], None]
+) -> AsyncIterator[Generator]:
+    """Of the first process, once the others have come. They end with the context, in good order unless an
+    error ends it. Raises PermanentFailure for a model that they cannot share, GroupLost."""
+    loop = asyncio.get_running_loop()
+    lost: asyncio.Future[None] = loop.create_future()
+
+    def on_loss(error: ProcessesLost) -> None:
+        loop.call_soon_threadsafe(lost.set_exception, error)
+
+    async with _met(context, spec, folder) as store:
+        engine, end = await context.compute(led_engine, folder, spec, store, on_loss)
+        yield LedGenerator(engine, context.compute, observe, lost)
+        with suppress(ProcessesLost):
+            await context.compute(end)
+    if lost.done():
+        # Retrieved here too, in case nobody asks any more.
+        lost.exception()
+
+
+async def follow_worker(context: Context, spec: engine_spec.TorchEngine, folder: Path) -> None:
+    """What the other processes do until the first says that it is the end. Raises as `led_generator`."""
+    async with _met(context, spec, folder) as store:
+        following, passes = await context.compute(follower_passes, folder, spec, context.settings.rank, store)
+        context.ready = True
+        async with own_parts(context, passes) as fetch:
+            await context.compute(follow, following, passes, fetch)
+
+
+@asynccontextmanager
+async def _met(context: Context, spec: engine_spec.TorchEngine, folder: Path) -> AsyncIterator[Store]:
+    """The processes have met, at this store."""
+    settings, rollout = context.settings, context.job.spec.rollout
+    if settings.rendezvous is None or settings.world_size != spec.tensor_parallel:
+        raise PermanentFailure(
+            f"rollout.engine.torch.tensorParallel is {spec.tensor_parallel}; this worker was started with "
+            f"{settings.world_size} processes"
+        )
+    try:
+        check_divisible(read_config(folder).get_text_config(), Shard(settings.rank, settings.world_size))
+    except Indivisible as error:
+        raise PermanentFailure(str(error)) from error
+    timeout = max(rollout.group_timeout_seconds, rollout.refit.timeout_seconds + _LEAST_SECONDS)
+    # Blocks until the others have come: not on the event loop.
+    store = await context.compute(meet, settings.rank, settings.world_size, settings.rendezvous, timeout)
+    try:
+        yield store
+    finally:
+        await context.compute(_part)
+
+
+def _part() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

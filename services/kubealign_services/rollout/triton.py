@@ -1,0 +1,53 @@
+"""The Triton engine as a rollout worker has it: the server, its health in ours, its metrics among ours."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from kubealign.spec import engines as engine_spec
+from kubealign_services.generation.contract import EngineLoad, Generator
+from kubealign_services.generation.triton_engine.client import TritonGenerator
+from kubealign_services.generation.triton_engine.installation import Installation
+from kubealign_services.generation.triton_engine.metrics import TritonMetrics
+from kubealign_services.generation.triton_engine.server import GivenServer, OwnServer, Server
+from kubealign_services.generation.triton_engine.session import ModelRefused, Opening
+from kubealign_services.process.context import Context
+from kubealign_services.process.failures import PermanentFailure
+
+
+@asynccontextmanager
+async def opened_triton(
+    context: Context, spec: engine_spec.TritonEngine, folder: Path, observe: Callable[[EngineLoad], None]
+) -> AsyncIterator[Generator]:
+    """Raises PermanentFailure where there is no server to start, and for a model that it cannot run;
+    EngineLost for a server that is not ready in time."""
+    settings = context.settings
+    settings.shared_memory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    server: Server
+    if spec.endpoint is not None:
+        server = GivenServer(spec.endpoint)
+    else:
+        installation = await context.compute(Installation.find)
+        own = settings.shared_memory / f"triton-{settings.name}"
+        server = OwnServer(installation, own, settings.tls, spec.start_timeout_seconds)
+    engine = engine_spec.TorchEngine(
+        precision=spec.precision, max_sequences=spec.max_sequences, prefill_tokens=spec.prefill_tokens
+    )
+    opening = Opening(settings.name, folder, engine, settings.threads)
+    generator = TritonGenerator(
+        server,
+        settings.tls,
+        opening,
+        settings.shared_memory,
+        context.compute,
+        spec.start_timeout_seconds,
+        observe,
+    )
+    context.metrics.registry.register(TritonMetrics(lambda: server.metrics))
+    context.conditions.append(lambda: generator.ready)
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(generator)
+        except ModelRefused as error:
+            raise PermanentFailure(f"rollout.engine.triton: {error}") from error
+        yield generator

@@ -1,0 +1,23 @@
+"""Whether a checkpoint's adapter is the one that is trained, whatever the backend."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kubealign.spec.training import Lora
+from kubealign_services.training.contract import CorruptCheckpoint
+
+
+def adapter_of(lora: Lora | None) -> dict[str, Any] | None:
+    """What makes one adapter another's: all but the dropout, which changes no weight."""
+    return None if lora is None else lora.model_dump(mode="json", by_alias=True, exclude={"dropout"})
+
+
+def check_adapter(path: Path, held: dict[str, Any] | None, wanted: dict[str, Any] | None) -> None:
+    """Both as of `adapter_of`. Raises CorruptCheckpoint, naming the file, where they differ."""
+    if held != wanted:
+        raise CorruptCheckpoint(f"{path} is of {_described(held)}; this job trains {_described(wanted)}")
+
+
+def _described(adapter: dict[str, Any] | None) -> str:
+    return "all weights" if adapter is None else f"an adapter with lora {json.dumps(adapter)}"

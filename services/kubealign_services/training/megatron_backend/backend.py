@@ -1,0 +1,249 @@
+"""The Megatron training backend: one model split over tensor, pipeline, context and data-parallel ranks."""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kubealign.spec.training import HeadInit, Trainer
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.batch.packed import Batch
+from kubealign_services.residence.swap import swapping
+from kubealign_services.training.contract import (
+    AdapterSnapshot,
+    CorruptCheckpoint,
+    Head,
+    NonFiniteLoss,
+    UpdatePlan,
+)
+from kubealign_services.training.megatron_backend.export_adapter import export_adapter
+from kubealign_services.training.megatron_backend.lora import adapters_off
+from kubealign_services.training.megatron_backend.model_loading import (
+    Model,
+    Source,
+    load_model,
+    megatron_spec,
+)
+from kubealign_services.training.megatron_backend.optimizer import StageOptimizer
+from kubealign_services.training.megatron_backend.passes import Pipeline
+from kubealign_services.training.megatron_backend.resume import load_shards, save_shard
+from kubealign_services.training.megatron_backend.slices import (
+    Wanted,
+    gathered,
+    is_adapter,
+    is_trunk,
+    local_slices,
+)
+from kubealign_services.training.megatron_backend.weights_out import drained, is_exported, write_folder
+from kubealign_services.training.slices import WeightSlice
+from kubealign_services.training.torch_backend.collectives import all_figures
+from kubealign_services.training.torch_backend.microbatches import minibatches
+from kubealign_services.training.torch_backend.passes import Figures, averaged
+from kubealign_services.training.torch_backend.precision import compute_dtype
+
+log = logging.getLogger(__name__)
+
+
+class MegatronBackend:
+    """`TrainingBackend` on megatron-core, for the families of `families`."""
+
+    def __init__(self, model: Model, spec: Trainer, total_updates: int) -> None:
+        """Use `create`."""
+        self._model = model
+        self._lora = spec.lora
+        self._scale = 1.0 if spec.lora is None else spec.lora.alpha / spec.lora.rank
+        self._dtype = compute_dtype(megatron_spec(spec).precision)
+        self._total_updates = total_updates
+        self._optimizer = StageOptimizer(
+            model.stage,
+            spec.optimizer,
+            model.conversion,
+            model.groups,
+            megatron_spec(spec).distributed_optimizer,
+        )
+        self._pipeline = Pipeline(
+            model.stage,
+            model.conversion.layout,
+            model.world_size,
+            model.device,
+            megatron_spec(spec).microbatch_tokens,
+        )
+        self._updates = 0
+        self._swap = swapping(self._tensors, model.device)
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        head: Head,
+        spec: Trainer,
+        total_updates: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int = 0,
+        head_init: HeadInit = HeadInit.ZERO,
+        pooling: str | None = None,
+        scores: Sequence[str] = (),
+    ) -> "MegatronBackend":
+        """The model of a Hugging Face folder with its first weights, on all ranks; arguments as of
+        `TorchBackend.create`. Collective. Raises UnsupportedModel for a model that megatron-core does not
+        compute as transformers does, UnsuitedLayout for one that cannot be split as the spec says, ValueError
+        for a folder that is not the model wanted."""
+        source = Source(folder, head, seed, head_init, pooling, tuple(scores))
+        model = load_model(source, spec, rank, world_size)
+        return cls(model, spec, total_updates)
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps done since the first weights."""
+        return self._updates
+
+    def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
+        """See TrainingBackend. The dropout of an adapter's inputs is drawn from the plan's seed, alike on the
+        tensor ranks, which share them."""
+        self._swap.changed()
+        stage = self._model.stage
+        torch.manual_seed((plan.seed + self._model.conversion.layout.copy_rank) % (1 << 63))
+        stage.train()
+        try:
+            steps = [
+                self._update(minibatch, objective)
+                for minibatch in minibatches(
+                    batch, objective.unit, plan.epochs, plan.minibatch_sequences, plan.seed
+                )
+            ]
+        finally:
+            stage.eval()
+        return averaged(steps)
+
+    def _update(self, minibatch: Batch, objective: Objective) -> tuple[Figures, float, float]:
+        """One optimiser step: its figures, gradient norm and learning rate."""
+        self._optimizer.zero()
+        objective.prepare(minibatch)
+        self._model.check(minibatch, objective.outputs)
+        figures = self._pipeline.objective(minibatch, objective)
+        norm = self._optimizer.reduce()
+        if not (math.isfinite(figures.loss) and math.isfinite(norm)):
+            raise NonFiniteLoss(
+                f"at optimiser step {self._updates + 1} the loss is {figures.loss}, "
+                f"the gradient's norm {norm}; the weights stay as they were"
+            )
+        rate = self._optimizer.step(norm, self._updates, self._total_updates)
+        self._updates += 1
+        return figures, norm, rate
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch, objective: Objective) -> dict[str, float]:
+        """See TrainingBackend: `loss`, the objective's sums and maxima."""
+        objective.prepare(batch)
+        self._model.check(batch, objective.outputs)
+        figures = self._pipeline.objective(batch, objective)
+        return {**figures.sums, **figures.maxima, "loss": figures.loss}
+
+    def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
+        """See TrainingBackend. Raises ValueError for an output that the model has no head for."""
+        self._model.check(batch, outputs)
+        return self._pipeline.forward(batch, outputs, self._model.widths(batch))
+
+    def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
+        """See TrainingBackend. No second copy of the weights is held."""
+        if self._lora is None:
+            raise ValueError("all weights are trained: there is no adapter to switch off")
+        with adapters_off(self._model.stage.trunk):
+            return self.forward(batch, outputs)
+
+    def snapshot(self) -> Iterator[tuple[str, Tensor]]:
+        """See TrainingBackend. In the precision of the arithmetic; rank 0 holds one whole tensor at a
+        time."""
+        return self._gathered(is_trunk)
+
+    def slices(self) -> Iterator[WeightSlice]:
+        """See TrainingBackend. Not collective: what each rank owns is fixed by the layout."""
+        model = self._model
+        return local_slices(model.conversion, model.stage.weights(), self._dtype, scale=self._scale)
+
+    def adapter(self) -> AdapterSnapshot | None:
+        """See TrainingBackend. In the precision of the arithmetic."""
+        if self._lora is None:
+            return None
+        return AdapterSnapshot(self._scale, self._gathered(is_adapter))
+
+    def save(self, directory: Path) -> list[str]:
+        """See TrainingBackend. The folder exists; the files are on the disk when this returns."""
+        model = self._model
+        states = self._optimizer.state()
+        return save_shard(directory, model.conversions, model.rank, states, self._updates, self._lora)
+
+    def load(self, directory: Path) -> None:
+        """See TrainingBackend. Reads what ranks in any layout wrote. A checkpoint that one rank cannot use is
+        refused by all, before anything is changed."""
+        model = self._model
+        failure, loaded = "", None
+        try:
+            loaded = load_shards(
+                directory, model.conversions, model.rank, self._optimizer.parameters, self._lora
+            )
+        except CorruptCheckpoint as error:
+            failure = str(error)
+        failures = all_figures({"failures": {failure: 1.0}}, model.world_size)
+        found = [text for figures in failures for text in figures["failures"] if text]
+        if found or loaded is None:
+            raise CorruptCheckpoint(found[0])
+        self._swap.changed()
+        states, self._updates = loaded
+        self._optimizer.load_state(states, self._updates)
+        log.info("shards loaded", extra={"directory": str(directory), "updates": self._updates})
+
+    def offload(self) -> None:
+        """Weights, gradients and moments rest in the host's memory: see `residence.contract.Movable`."""
+        self._swap.offload()
+
+    def reload(self) -> None:
+        """See `offload`."""
+        self._swap.reload()
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """This rank's part of all that lasts from one command to the next."""
+        with torch.no_grad():
+            yield from self._model.stage.parameters()
+            yield from self._model.stage.buffers()
+            yield from self._optimizer.tensors()
+
+    def export(self, directory: Path) -> None:
+        """See TrainingBackend. A model with a value or scores becomes a sequence classifier; an adapter
+        stands beside it too, in `adapter/`."""
+        model, source = self._model, self._model.source
+        with_score = model.conversion.heads.scores > 0
+        weights = self._gathered(is_exported(with_score))
+        if model.rank == 0:
+            write_folder(
+                directory,
+                source.folder,
+                model.config,
+                model.conversions,
+                weights,
+                self._dtype,
+                source.pooling,
+                source.scores,
+            )
+        else:
+            drained(weights)
+        if self._lora is not None:
+            export_adapter(
+                directory,
+                source.folder,
+                model.conversions,
+                model.rank,
+                model.stage.weights(),
+                self._lora,
+            )
+
+    def _gathered(self, wanted: Wanted) -> Iterator[tuple[str, Tensor]]:
+        model = self._model
+        return gathered(
+            model.conversions, model.rank, model.stage.weights(), self._dtype, wanted, self._scale
+        )

@@ -1,0 +1,31 @@
+"""The adapter of a trained model as a folder of its own, beside the merged model."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kubealign.spec.training import Lora
+from kubealign_services.training.hf_folder_adapter import FOLDER, write_adapter
+from kubealign_services.training.megatron_backend.conversion import Conversion
+from kubealign_services.training.megatron_backend.slices import gathered, is_adapter
+
+_SCORE = "score.weight"
+
+
+def export_adapter(
+    directory: Path,
+    source: Path,
+    conversions: Sequence[Conversion],
+    rank: int,
+    parameters: Mapping[str, Tensor],
+    lora: Lora,
+) -> None:
+    """Write `adapter/` into an exported folder, in fp32; collective, rank 0 writes. source: the folder of the
+    model under it. A classifier's head, which is trained whole, is kept in the adapter."""
+    tensors = dict(gathered(conversions, rank, parameters, torch.float32, is_adapter))
+    heads = dict(gathered(conversions, rank, parameters, torch.float32, lambda name: name == _SCORE))
+    if rank == 0:
+        layers = sorted({name.rpartition(".lora_")[0] for name in tensors})
+        write_adapter(directory / FOLDER, tensors, layers, lora, source, heads.get(_SCORE))

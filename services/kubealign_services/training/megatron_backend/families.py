@@ -1,0 +1,142 @@
+"""Which Hugging Face models megatron-core can be: their sizes and traits, read from a config. Pure.
+
+How to use: `read_shape(config)`, then `families_config.transformer_config` for megatron-core's own config,
+`conversion.Conversion` for this rank's weights.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kubealign_services.training.torch_backend.packed_attention import UnsupportedModel
+
+#: Model types of Hugging Face configs.
+DENSE = ("llama", "mistral", "qwen2", "qwen3")
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+
+_ALL_LAYERS_SLIDE = ("mistral", "mixtral", "qwen3_moe")
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The experts of a model. sparse: for each layer, whether its MLP is the mixture. chosen: experts that a
+    token goes to. normalised: their weights sum to 1. shared: size of the expert of all tokens, or 0."""
+
+    sparse: tuple[bool, ...]
+    experts: int
+    chosen: int
+    size: int
+    normalised: bool
+    shared: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes and traits of a model. size: of the dense MLP between its matrices. windows: for each layer, how
+    many tokens up to and with itself a token sees; None for all."""
+
+    family: str
+    layers: int
+    hidden: int
+    heads: int
+    groups: int
+    head_size: int
+    size: int
+    vocabulary: int
+    positions: int
+    tied: bool
+    qkv_bias: bool
+    qk_norm: bool
+    epsilon: float
+    initializer_range: float
+    windows: tuple[int | None, ...]
+    mixture: Mixture | None = None
+
+    def is_sparse(self, layer: int) -> bool:
+        """Whether the layer's MLP is a mixture."""
+        return self.mixture is not None and self.mixture.sparse[layer]
+
+
+def read_shape(config: Any) -> Shape:
+    """The shape of a Hugging Face config's model. Raises UnsupportedModel, naming the config's field, for
+    what megatron-core does not compute as transformers does."""
+    family = config.model_type
+    if family not in DENSE + MIXTURES:
+        raise UnsupportedModel(
+            f"trainer.backend.megatron does not know model type {family!r}; it knows "
+            f"{', '.join(DENSE + MIXTURES)}. The torch backend takes any that runs packed"
+        )
+    _refuse_other_traits(config)
+    heads = config.num_attention_heads
+    return Shape(
+        family=family,
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=heads,
+        groups=config.num_key_value_heads or heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        size=config.intermediate_size,
+        vocabulary=config.vocab_size,
+        positions=config.max_position_embeddings,
+        tied=bool(config.tie_word_embeddings),
+        qkv_bias=family == "qwen2" or (family == "qwen2_moe" and bool(config.qkv_bias)),
+        qk_norm=family in ("qwen3", "qwen3_moe"),
+        epsilon=config.rms_norm_eps,
+        initializer_range=config.initializer_range,
+        windows=_windows(config),
+        mixture=_mixture(config) if family in MIXTURES else None,
+    )
+
+
+def _refuse_other_traits(config: Any) -> None:
+    if config.hidden_act != "silu":
+        raise _unsupported(config, "hidden_act", "silu")
+    for field in ("attention_bias", "mlp_bias"):
+        # Of these families megatron-core has a bias at query, key and value or at every matrix.
+        if getattr(config, field, False):
+            raise _unsupported(config, field, False)
+    for field in ("attention_dropout", "router_jitter_noise"):
+        if getattr(config, field, 0.0):
+            raise _unsupported(config, field, 0.0)
+    if getattr(config, "quantization_config", None) is not None:
+        raise _unsupported(config, "quantization_config", None)
+
+
+def _windows(config: Any) -> tuple[int | None, ...]:
+    layers: int = config.num_hidden_layers
+    window: int | None = getattr(config, "sliding_window", None) or None
+    if config.model_type in _ALL_LAYERS_SLIDE:
+        return (window,) * layers
+    types = getattr(config, "layer_types", None) or ["full_attention"] * layers
+    unknown = sorted(set(types) - {"full_attention", "sliding_attention"})
+    if unknown:
+        raise _unsupported(config, "layer_types", "full_attention and sliding_attention")
+    return tuple(window if kind == "sliding_attention" else None for kind in types)
+
+
+def _mixture(config: Any) -> Mixture | None:
+    layers = config.num_hidden_layers
+    if config.model_type == "mixtral":
+        sparse, experts = (True,) * layers, config.num_local_experts
+        size, normalised, shared = config.intermediate_size, True, 0
+    else:
+        sparse = tuple(
+            layer not in (config.mlp_only_layers or ()) and (layer + 1) % config.decoder_sparse_step == 0
+            for layer in range(layers)
+        )
+        experts, size = config.num_experts, config.moe_intermediate_size
+        normalised = bool(config.norm_topk_prob)
+        shared = config.shared_expert_intermediate_size if config.model_type == "qwen2_moe" else 0
+    if not any(sparse) or experts == 0:
+        return None
+    chosen = config.num_experts_per_tok
+    if chosen == 1 and normalised:
+        # megatron-core refuses a softmax over one expert: its weight is 1 whatever the router says.
+        raise _unsupported(config, "num_experts_per_tok", "2 or more where their weights sum to 1")
+    return Mixture(sparse, experts, chosen, size, normalised, shared)
+
+
+def _unsupported(config: Any, field: str, wanted: object) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"trainer.backend.megatron: config.json of model type {config.model_type} has {field} = "
+        f"{getattr(config, field)!r}; the Megatron backend does {wanted}"
+    )

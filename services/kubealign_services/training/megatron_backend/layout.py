@@ -1,0 +1,94 @@
+"""Where a rank stands when a model is split tensor x context x data x pipeline. Pure arithmetic.
+
+Ranks are numbered as megatron-core numbers them (its order tp-cp-ep-dp-pp): neighbours share tensors, the
+farthest apart are the stages of the pipeline. Experts are spread over ranks that hold the same dense layers:
+the context and data-parallel ones.
+"""
+
+from dataclasses import dataclass
+
+from kubealign.spec.megatron import MegatronBackend
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many ranks there are in each direction, and which of them this one is, from 0.
+
+    expert counts ranks among context x data; it splits nothing but a mixture's experts.
+    """
+
+    tensor: int = 1
+    tensor_rank: int = 0
+    pipeline: int = 1
+    pipeline_rank: int = 0
+    context: int = 1
+    context_rank: int = 0
+    expert: int = 1
+    expert_rank: int = 0
+    data: int = 1
+    data_rank: int = 0
+
+    @classmethod
+    def of(cls, spec: MegatronBackend, rank: int, world_size: int) -> "Layout":
+        """Raises ValueError when the ranks cannot be split as the spec says."""
+        tensor, context, pipeline = spec.tensor_parallel, spec.context_parallel, spec.pipeline_parallel
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size}")
+        if world_size % spec.model_parallel:
+            raise ValueError(
+                f"trainer.ranks: {world_size}; it must be a multiple of tensorParallel x pipelineParallel x "
+                f"contextParallel ({spec.model_parallel})"
+            )
+        data = world_size // spec.model_parallel
+        if (context * data) % spec.expert_parallel:
+            raise ValueError(
+                f"trainer.backend.megatron.expertParallel: {spec.expert_parallel}; it must divide the ranks "
+                f"that hold the same layers ({context} context x {data} data)"
+            )
+        rest, tensor_rank = divmod(rank, tensor)
+        rest, context_rank = divmod(rest, context)
+        pipeline_rank, data_rank = divmod(rest, data)
+        return cls(
+            tensor=tensor,
+            tensor_rank=tensor_rank,
+            pipeline=pipeline,
+            pipeline_rank=pipeline_rank,
+            context=context,
+            context_rank=context_rank,
+            expert=spec.expert_parallel,
+            expert_rank=(context_rank + context * data_rank) % spec.expert_parallel,
+            data=data,
+            data_rank=data_rank,
+        )
+
+    @property
+    def is_first_stage(self) -> bool:
+        """Whether the embeddings are here."""
+        return self.pipeline_rank == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether the heads are here."""
+        return self.pipeline_rank == self.pipeline - 1
+
+    @property
+    def copy_rank(self) -> int:
+        """Which copy of the same dense layers this is, from 0 to context x data - 1."""
+        return self.context_rank + self.context * self.data_rank
+
+    @property
+    def expert_copy_rank(self) -> int:
+        """Which copy of the same experts this is: 0 for their first owner."""
+        return self.copy_rank // self.expert
+
+
+def layer_range(layers: int, layout: Layout) -> range:
+    """The model's layers that stand on this rank's stage. Raises ValueError when the stages cannot have the
+    same number."""
+    if layers % layout.pipeline:
+        raise ValueError(
+            f"trainer.backend.megatron.pipelineParallel: {layout.pipeline}; the model has {layers} layers, "
+            "which it must divide"
+        )
+    each = layers // layout.pipeline
+    return range(layout.pipeline_rank * each, (layout.pipeline_rank + 1) * each)

@@ -1,0 +1,64 @@
+"""The process groups of a layout, as megatron-core's `parallel_state` makes and keeps them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+
+from kubealign_services.training.megatron_backend.layout import Layout
+from kubealign_services.training.process_group import ensure_process_group
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Who shares what with this rank.
+
+    tensor: the parts of a matrix. context: the parts of each sequence. copies: those that hold the same dense
+    weights, context x data ranks. expert_copies: those that hold the same experts. embeddings: the first and
+    the last stage, None elsewhere.
+    """
+
+    tensor: dist.ProcessGroup
+    context: dist.ProcessGroup
+    copies: dist.ProcessGroup
+    expert_copies: dist.ProcessGroup
+    embeddings: dist.ProcessGroup | None
+
+
+# megatron-core keeps its groups in globals; these are of the process group that they were made from.
+_made: list[Any] = []
+
+
+def join_groups(layout: Layout, rank: int, world_size: int, timeout: float) -> Groups:
+    """Make the groups, or give those that this process has. Collective. timeout: seconds that the ranks wait
+    for one another within a collective. Raises what `ensure_process_group` raises."""
+    ensure_process_group(world_size)
+    world = dist.group.WORLD
+    if not (_made and _made[0] is world and _made[1] == layout):
+        parallel_state.destroy_model_parallel()
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=layout.tensor,
+            pipeline_model_parallel_size=layout.pipeline,
+            context_parallel_size=layout.context,
+            expert_model_parallel_size=layout.expert,
+            distributed_timeout_minutes=timeout / 60,
+            create_gloo_process_groups=False,
+        )
+        # Nothing is drawn: neither dropout nor first weights. The tracker is asked all the same.
+        model_parallel_cuda_manual_seed(0, inference_rng_tracker=True)
+        _made[:] = [world, layout]
+    return _groups(rank)
+
+
+def _groups(rank: int) -> Groups:
+    embeddings = parallel_state.get_embedding_group(check_initialized=False)
+    inside = embeddings is not None and rank in dist.get_process_group_ranks(embeddings)
+    return Groups(
+        tensor=parallel_state.get_tensor_model_parallel_group(),
+        context=parallel_state.get_context_parallel_group(),
+        copies=parallel_state.get_data_parallel_group(with_context_parallel=True),
+        expert_copies=parallel_state.get_expert_data_parallel_group(),
+        embeddings=embeddings if inside else None,
+    )

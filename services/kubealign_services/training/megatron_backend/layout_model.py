@@ -1,0 +1,37 @@
+"""Whether a model can be split as a layout says."""
+
+from kubealign_services.training.megatron_backend.families import Shape
+from kubealign_services.training.megatron_backend.layout import Layout, layer_range
+
+
+class UnsuitedLayout(ValueError):
+    """The model cannot be split like this. The message names the spec's field and what it must divide."""
+
+
+def check_model(shape: Shape, layout: Layout) -> None:
+    """Raises UnsuitedLayout."""
+    counts = {"attention heads": shape.heads, "key and value heads": shape.groups}
+    if not all(shape.is_sparse(layer) for layer in range(shape.layers)):
+        counts["rows of each feed-forward layer"] = shape.size
+    if shape.mixture is not None:
+        counts["rows of each expert"] = shape.mixture.size
+        counts["rows of the shared expert"] = shape.mixture.shared
+    for what, count in counts.items():
+        if count % layout.tensor:
+            raise _unsuited("tensorParallel", layout.tensor, f"{count} {what}")
+    try:
+        layer_range(shape.layers, layout)
+    except ValueError as error:
+        raise UnsuitedLayout(str(error)) from error
+    if shape.mixture is None and layout.expert > 1:
+        raise UnsuitedLayout(
+            f"trainer.backend.megatron.expertParallel: {layout.expert}; the model has no experts: set 1"
+        )
+    if shape.mixture is not None and shape.mixture.experts % layout.expert:
+        raise _unsuited("expertParallel", layout.expert, f"{shape.mixture.experts} experts")
+
+
+def _unsuited(field: str, value: int, has: str) -> UnsuitedLayout:
+    return UnsuitedLayout(
+        f"trainer.backend.megatron.{field}: {value}; the model has {has}, which it must divide"
+    )

@@ -1,0 +1,141 @@
+"""This rank's stage of a Hugging Face model, its weights not yet read."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from kubealign.spec.megatron import MegatronBackend, Recompute
+from kubealign_services.training.contract import Head
+from kubealign_services.training.megatron_backend.conversion import HeadSizes
+from kubealign_services.training.megatron_backend.core_attention import PackedCoreAttention
+from kubealign_services.training.megatron_backend.families import Shape
+from kubealign_services.training.megatron_backend.families_config import (
+    model_arguments,
+    rotation,
+    transformer_config,
+)
+from kubealign_services.training.megatron_backend.heads import Heads
+from kubealign_services.training.megatron_backend.layout import Layout, layer_range
+from kubealign_services.training.megatron_backend.layout_groups import Groups
+from kubealign_services.training.megatron_backend.stage import Stage
+from kubealign_services.training.megatron_backend.stage_norm import RootMeanSquareNorm
+from kubealign_services.training.torch_backend.precision import compute_dtype
+
+
+def build_stage(
+    config: Any,
+    shape: Shape,
+    spec: MegatronBackend,
+    layout: Layout,
+    groups: Groups,
+    head: Head,
+    sizes: HeadSizes,
+) -> Stage:
+    """config: the Hugging Face model's, shape: what `read_shape` says of it; it can be split as the layout
+    says. sizes: of the heads. The weights are whatever the memory held. Within `megatron_arithmetic`. Raises
+    UnsupportedModel."""
+    frequencies, factor = rotation(config)
+    dtype = compute_dtype(spec.precision)
+    on_cuda = torch.cuda.is_available()
+    core = transformer_config(
+        shape,
+        spec,
+        factor,
+        dtype,
+        use_cpu_initialization=not on_cuda,
+        # Losses hold their share of the mean already: the schedule is to divide by nothing.
+        calculate_per_token_loss=True,
+        # These layers are torch's own; the fused ones want Transformer Engine or apex.
+        gradient_accumulation_fusion=False,
+        masked_softmax_fusion=False,
+        persist_layer_norm=False,
+    )
+    arguments = model_arguments(shape, spec, 10000.0) | {"position_embedding_type": "none"}
+    if not sizes.vocabulary:
+        arguments["share_embeddings_and_output_weights"] = False
+    trunk = GPTModel(
+        config=core,
+        transformer_layer_spec=TransformerBlockSubmodules(
+            layer_specs=[_layer(shape, spec.recompute, layer) for layer in layer_range(shape.layers, layout)],
+            layer_norm=RootMeanSquareNorm,
+        ),
+        pre_process=layout.is_first_stage,
+        post_process=layout.is_last_stage,
+        **arguments,
+    )
+    heads = None
+    if layout.is_last_stage:
+        if not sizes.vocabulary:
+            del trunk.output_layer
+        heads = Heads(
+            head,
+            shape.vocabulary if sizes.vocabulary else 0,
+            nn.Linear(shape.hidden, sizes.scores, bias=False, dtype=dtype) if sizes.scores else None,
+            groups,
+            core.sequence_parallel,
+        )
+    return Stage(trunk, heads, frequencies)
+
+
+def _layer(shape: Shape, recompute: Recompute, layer: int) -> ModuleSpec:
+    """The parts of one layer, by its number in the whole model."""
+    norm = RootMeanSquareNorm
+    qk_norm = norm if shape.qk_norm else IdentityOp
+    attention = ModuleSpec(
+        module=SelfAttention,
+        params={"attn_mask_type": AttnMaskType.causal},
+        submodules=SelfAttentionSubmodules(
+            linear_qkv=ColumnParallelLinear,
+            core_attention=partial(
+                PackedCoreAttention,
+                window=shape.windows[layer],
+                recompute=recompute is Recompute.ATTENTION,
+            ),
+            linear_proj=RowParallelLinear,
+            q_layernorm=qk_norm,
+            k_layernorm=qk_norm,
+        ),
+    )
+    if shape.mixture is not None and shape.is_sparse(layer):
+        mlp = get_moe_module_spec(use_te=False, num_experts=shape.mixture.experts, moe_grouped_gemm=False)
+    else:
+        mlp = ModuleSpec(
+            module=MLP,
+            submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear),
+        )
+    return ModuleSpec(
+        module=_RecomputedLayer if recompute is Recompute.LAYERS else TransformerLayer,
+        submodules=TransformerLayerSubmodules(
+            input_layernorm=norm,
+            self_attention=attention,
+            self_attn_bda=get_bias_dropout_add,
+            pre_mlp_layernorm=norm,
+            mlp=mlp,
+            mlp_bda=get_bias_dropout_add,
+        ),
+    )
+
+
+class _RecomputedLayer(TransformerLayer):  # type: ignore[misc]  # megatron-core has no types
+    """Keeps its input alone for the backward pass. By torch's checkpoint: megatron-core's does not run
+    without CUDA's random numbers."""
+
+    def forward(self, hidden_states: Tensor, **kwargs: Any) -> Any:
+        """See TransformerLayer."""
+        if not (self.training and torch.is_grad_enabled()):
+            return super().forward(hidden_states, **kwargs)
+        return checkpoint(super().forward, hidden_states, use_reentrant=False, **kwargs)

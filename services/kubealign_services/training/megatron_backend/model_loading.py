@@ -1,0 +1,115 @@
+"""A Hugging Face folder as this rank's stage with its first weights, and what is known of the whole."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kubealign.spec.megatron import MegatronBackend as MegatronSpec
+from kubealign.spec.training import HeadInit, Trainer
+from kubealign_services.batch.packed import Batch
+from kubealign_services.training.contract import Head
+from kubealign_services.training.megatron_backend.conversion import Conversion, of_ranks
+from kubealign_services.training.megatron_backend.families import read_shape
+from kubealign_services.training.megatron_backend.layout_groups import Groups, join_groups
+from kubealign_services.training.megatron_backend.lora import add_adapters
+from kubealign_services.training.megatron_backend.lora_targets import adapted_layers, first_downs
+from kubealign_services.training.megatron_backend.model import build_stage
+from kubealign_services.training.megatron_backend.passes_batch import check_batch, widths
+from kubealign_services.training.megatron_backend.shims import megatron_arithmetic
+from kubealign_services.training.megatron_backend.stage import Stage
+from kubealign_services.training.megatron_backend.weights_in import load_weights
+from kubealign_services.training.megatron_backend.weights_in_head import first_head, read_config
+from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from and which head it gets, as `TorchBackend.create` takes them."""
+
+    folder: Path
+    head: Head
+    seed: int = 0
+    head_init: HeadInit = HeadInit.ZERO
+    pooling: str | None = None
+    scores: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Model:
+    """This rank's part of a model. config: the folder's. conversions: of all ranks."""
+
+    source: Source
+    config: Any
+    stage: Stage
+    groups: Groups
+    conversions: list[Conversion]
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def conversion(self) -> Conversion:
+        """This rank's."""
+        return self.conversions[self.rank]
+
+    def check(self, batch: Batch, outputs: frozenset[str]) -> None:
+        """See `check_batch`."""
+        check_batch(batch, outputs, self.conversion.shape, self.conversion.heads)
+
+    def widths(self, batch: Batch) -> dict[str, tuple[int, ...]]:
+        """See `passes_batch.widths`."""
+        return widths(batch, self.source.head, self.conversion.heads)
+
+
+def load_model(source: Source, spec: Trainer, rank: int, world_size: int) -> Model:
+    """Collective. Raises as `MegatronBackend.create`."""
+    megatron = megatron_spec(spec)
+    device = compute_device(rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    config = read_config(source.folder)
+    first = first_head(source.folder, config, source.head, source.head_init, source.seed, source.scores)
+    shape = read_shape(config)
+    adapted = None if spec.lora is None else adapted_layers(config, spec.lora)
+    conversions = of_ranks(shape, megatron, world_size, first.sizes, adapted)
+    layout = conversions[rank].layout
+    groups = join_groups(layout, rank, world_size, spec.step_timeout_seconds)
+    with megatron_arithmetic():
+        stage = build_stage(config, shape, megatron, layout, groups, source.head, first.sizes).to(device)
+    weights = stage.weights()
+    load_weights(source.folder, conversions[rank], weights, first.drawn)
+    if first.score is not None and "score.weight" in weights:
+        with torch.no_grad():
+            weights["score.weight"].copy_(first.score)
+    if spec.lora is not None:
+        dtype = compute_dtype(megatron.precision)
+        downs = first_downs(config, spec.lora, source.seed, source.head, dtype)
+        add_adapters(stage.trunk, conversions[rank], spec.lora, downs, groups.tensor)
+    stage.eval()
+    _log_stage(stage, source.folder, rank)
+    return Model(source, config, stage, groups, conversions, rank, world_size, device)
+
+
+def megatron_spec(spec: Trainer) -> MegatronSpec:
+    """The backend's own. Raises ValueError where the spec names another."""
+    if spec.backend.megatron is None:
+        raise ValueError("trainer.backend.megatron is not set: this spec is another backend's")
+    return spec.backend.megatron
+
+
+def _log_stage(stage: Stage, folder: Path, rank: int) -> None:
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in stage.weights().values()]
+    log.info(
+        "stage made",
+        extra={
+            "folder": str(folder),
+            "rank": rank,
+            "parameters": sum(size for size, _ in sizes),
+            "trainable_parameters": sum(size for size, is_trained in sizes if is_trained),
+        },
+    )

@@ -1,0 +1,52 @@
+"""Where a parameter of megatron-core stands: its layer and expert, counted over the whole model. Pure.
+
+megatron-core counts layers from 0 in each stage and experts from 0 on each rank.
+"""
+
+import re
+from dataclasses import dataclass
+
+from kubealign_services.training.megatron_backend.families import Shape
+from kubealign_services.training.megatron_backend.layout import Layout, layer_range
+
+_LAYER = re.compile(r"^decoder\.layers\.(\d+)\.(.+)$")
+_EXPERT = re.compile(r"^mlp\.experts\.local_experts\.(\d+)\.(.+)$")
+
+#: What stands in a table's row for the numbers.
+LAYER, EXPERT = "{layer}", "{expert}"
+IN_LAYER = f"decoder.layers.{LAYER}."
+OF_EXPERT = f"mlp.experts.local_experts.{EXPERT}."
+
+
+@dataclass(frozen=True)
+class Place:
+    """A parameter's name with LAYER and EXPERT for its numbers, and these of the whole model."""
+
+    pattern: str
+    layer: int | None
+    expert: int | None
+
+    def fill(self, name: str) -> str:
+        """A Hugging Face name with the numbers in their places."""
+        return name.replace(LAYER, str(self.layer)).replace(EXPERT, str(self.expert))
+
+
+def place_of(name: str, shape: Shape, layout: Layout) -> Place:
+    """Of a parameter's name on this rank."""
+    in_layer = _LAYER.match(name)
+    if in_layer is None:
+        return Place(name, None, None)
+    layer = layer_range(shape.layers, layout).start + int(in_layer[1])
+    of_expert = _EXPERT.match(in_layer[2])
+    if of_expert is None:
+        return Place(IN_LAYER + in_layer[2], layer, None)
+    expert = local_experts(shape, layout).start + int(of_expert[1])
+    return Place(IN_LAYER + OF_EXPERT + of_expert[2], layer, expert)
+
+
+def local_experts(shape: Shape, layout: Layout) -> range:
+    """The experts that this rank has of each mixture."""
+    if shape.mixture is None:
+        return range(0)
+    each = shape.mixture.experts // layout.expert
+    return range(layout.expert_rank * each, (layout.expert_rank + 1) * each)

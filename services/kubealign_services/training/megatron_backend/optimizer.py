@@ -1,0 +1,154 @@
+"""AdamW over one stage's parameters: fp32 masters, the gradient's norm over all ranks, state for
+checkpoints."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from kubealign.spec.training import Optimizer as OptimizerSpec
+from kubealign_services.training.megatron_backend.conversion import Conversion
+from kubealign_services.training.megatron_backend.layout_groups import Groups
+from kubealign_services.training.megatron_backend.optimizer_buckets import Bucket
+from kubealign_services.training.megatron_backend.optimizer_gradients import (
+    is_counted,
+    is_expert,
+    sum_shared,
+)
+from kubealign_services.training.megatron_backend.resume_state import ParameterState
+from kubealign_services.training.megatron_backend.stage import Stage
+from kubealign_services.training.torch_backend.optimizer import step_at
+
+
+class StageOptimizer:
+    """Of the parameters that require a gradient. Every method is collective."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        spec: OptimizerSpec,
+        conversion: Conversion,
+        groups: Groups,
+        distributed: bool,
+    ) -> None:
+        """conversion: which parameters are parts of whole ones. stage: with its first weights; its parameters
+        become views of the buckets. distributed: whether the copies of the model share the state."""
+        self._stage = stage
+        self._spec = spec
+        self._groups = groups
+        self._buckets = _buckets(stage, conversion, groups, distributed)
+        betas, epsilon = spec.adam_w.betas, spec.adam_w.epsilon
+        self._adamw = torch.optim.AdamW(
+            [
+                {
+                    "params": [bucket.master],
+                    "weight_decay": spec.adam_w.weight_decay if bucket.decays else 0.0,
+                }
+                for bucket in self._buckets
+            ]
+            # A stage without a trained parameter (an adapter elsewhere) still takes part.
+            or [{"params": [torch.zeros(0)], "weight_decay": 0.0}],
+            lr=spec.adam_w.learning_rate,
+            betas=betas,
+            eps=epsilon,
+        )
+
+    @property
+    def parameters(self) -> list[str]:
+        """Those that are trained, by megatron-core's names."""
+        return [member.name for bucket in self._buckets for member in bucket.members]
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What is kept beside the parameters: gradients, masters and moments."""
+        for bucket in self._buckets:
+            yield bucket.gradient
+            yield bucket.master
+            yield from (kept for kept in self._adamw.state[bucket.master].values() if kept.dim())
+
+    def zero(self) -> None:
+        """Forget the gradient."""
+        for bucket in self._buckets:
+            bucket.gradient.zero_()
+
+    def reduce(self) -> float:
+        """Sum the gradient over all ranks that hold a part of it. Returns its global L2 norm, the same on all
+        ranks: each parameter counts once."""
+        gradients = {
+            member.name: (member.parameter, bucket.gradient_of(member))
+            for bucket in self._buckets
+            for member in bucket.members
+        }
+        sum_shared(gradients, self._stage, self._groups)
+        square = 0.0
+        for bucket in self._buckets:
+            mine = bucket.reduce()
+            square += bucket.square(mine)
+            bucket.master.grad = mine
+        device = next(self._stage.parameters()).device
+        total = torch.tensor([square], dtype=torch.float64, device=device)
+        dist.all_reduce(total)
+        return float(total.sqrt())
+
+    def step(self, norm: float, updates: int, total: int) -> float:
+        """One step, number `updates` from 0 of `total`, with what `reduce` left, bounded by the spec. Returns
+        the learning rate."""
+        bound = self._spec.gradient_clip_norm
+        if bound and norm > bound:
+            for bucket in self._buckets:
+                assert bucket.master.grad is not None
+                bucket.master.grad.mul_(bound / norm)
+        rate = step_at(self._adamw, self._spec, updates, total)
+        for bucket in self._buckets:
+            bucket.master.grad = None
+            bucket.publish()
+        return rate
+
+    def state(self) -> Iterator[tuple[str, ParameterState]]:
+        """(this rank's parameter by megatron-core's name, its state) in the parameters' order, gathered one
+        at a time; copies, on the parameter's device. Zeros before the first step."""
+        for bucket in self._buckets:
+            moments = self._moments(bucket)
+            kept = (bucket.master.detach(), moments["exp_avg"], moments["exp_avg_sq"])
+            for (member, master), (_, mean), (_, square) in zip(*map(bucket.whole, kept), strict=True):
+                yield member.name, ParameterState(master, mean, square)
+
+    def load_state(self, states: Mapping[str, ParameterState], updates: int) -> None:
+        """Take what `state` gave, in this or another layout. states: of every parameter that requires a
+        gradient. updates: steps done."""
+        for bucket in self._buckets:
+            moments = self._moments(bucket)
+            with torch.no_grad():
+                bucket.take(bucket.master, {name: found.master for name, found in states.items()})
+                bucket.take(moments["exp_avg"], {name: found.exp_avg for name, found in states.items()})
+                bucket.take(moments["exp_avg_sq"], {name: found.exp_avg_sq for name, found in states.items()})
+                bucket.publish()
+            moments["step"].fill_(float(updates))
+
+    def _moments(self, bucket: Bucket) -> dict[str, Tensor]:
+        state = self._adamw.state[bucket.master]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"] = torch.zeros_like(bucket.master)
+            state["exp_avg_sq"] = torch.zeros_like(bucket.master)
+        found: dict[str, Tensor] = state
+        return found
+
+
+def _buckets(stage: Stage, conversion: Conversion, groups: Groups, distributed: bool) -> list[Bucket]:
+    """Decay on matrices only: vectors are biases and normalisation weights."""
+    kinds: dict[tuple[bool, bool, torch.dtype], dict[str, nn.Parameter]] = {}
+    for name, parameter in stage.weights().items():
+        if parameter.requires_grad:
+            kind = is_expert(name), parameter.dim() > 1, parameter.dtype
+            kinds.setdefault(kind, {})[name] = parameter
+    return [
+        Bucket(
+            named,
+            {name: is_counted(name, stage, conversion) for name in named},
+            decays,
+            groups.expert_copies if experts else groups.copies,
+            distributed,
+        )
+        for (experts, decays, _), named in kinds.items()
+    ]

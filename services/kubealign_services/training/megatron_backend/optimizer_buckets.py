@@ -1,0 +1,136 @@
+"""Parameters and their gradients laid flat, so that whole buffers are summed, cut and gathered at once.
+
+Not megatron-core's `DistributedOptimizer`: its state cannot be saved without pickle, nor at all on a CPU, and
+a checkpoint must be readable in another layout. What is cut over the copies is the same (Rajbhandari et al.
+2020, ZeRO-1).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Member:
+    """A parameter and where it lies in its bucket. counted: whether this rank's copy is the one of its tensor
+    and pipeline ranks that the gradient's norm counts."""
+
+    name: str
+    parameter: nn.Parameter
+    start: int
+    end: int
+    counted: bool
+
+
+class Bucket:
+    """Parameters that are copied over the same ranks and decay alike.
+
+    master: fp32, this rank's share of the weights: all of them, or one of as many shares as there are copies.
+    gradient: fp32, of all the bucket's weights; the parameters' gradients are added to it as soon as they are
+    there, so that those of many micro-batches are summed in fp32.
+    """
+
+    def __init__(
+        self,
+        named: Mapping[str, nn.Parameter],
+        counted: Mapping[str, bool],
+        decays: bool,
+        group: dist.ProcessGroup,
+        shared: bool,
+    ) -> None:
+        """group: the ranks that hold the same parameters. shared: whether they share the optimiser's state.
+        The parameters become views of one buffer."""
+        self.decays = decays
+        self.group = group
+        self.copies = group.size()
+        self.shares = self.copies if shared else 1
+        self.members: list[Member] = []
+        size = 0
+        for name, parameter in named.items():
+            self.members.append(Member(name, parameter, size, size + parameter.numel(), counted[name]))
+            size += parameter.numel()
+        size += -size % self.shares
+        first = self.members[0].parameter
+        self._weights = torch.zeros(size, dtype=first.dtype, device=first.device)
+        self.gradient = torch.zeros(size, dtype=torch.float32, device=first.device)
+        for member in self.members:
+            piece = self._weights[member.start : member.end]
+            piece.copy_(member.parameter.detach().flatten())
+            member.parameter.data = piece.view(member.parameter.shape)
+            hook = _into(self.gradient_of(member))
+            member.parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+        each = size // self.shares
+        self._first = (group.rank() if shared else 0) * each
+        self._mine = slice(self._first, self._first + each)
+        mine = self._weights[self._mine]
+        # In fp32 the share of the weights is its own master.
+        self.master = mine if mine.dtype == torch.float32 else mine.float()
+
+    def gradient_of(self, member: Member) -> Tensor:
+        """A view, in the parameter's shape."""
+        return self.gradient[member.start : member.end].view(member.parameter.shape)
+
+    def reduce(self) -> Tensor:
+        """Sum the gradient over the copies. Returns this rank's share of it. Collective."""
+        if self.shares > 1:
+            mine = torch.empty_like(self.master)
+            dist.reduce_scatter_tensor(mine, self.gradient, group=self.group)
+            return mine
+        if self.copies > 1:
+            dist.all_reduce(self.gradient, group=self.group)
+        return self.gradient
+
+    def square(self, mine: Tensor) -> float:
+        """The squared norm of the parts of a reduced gradient that this rank alone counts."""
+        if self.shares == 1 and self.group.rank() > 0:
+            return 0.0
+        parts = (mine[start:end] for member, start, end in self._pieces() if member.counted)
+        return sum(float(part.double().square().sum()) for part in parts)
+
+    def publish(self) -> None:
+        """Bring the masters into the parameters of all copies. Collective."""
+        mine = self._weights[self._mine]
+        if mine.data_ptr() != self.master.data_ptr():
+            mine.copy_(self.master)
+        if self.shares > 1:
+            dist.all_gather_into_tensor(self._weights, mine.clone(), group=self.group)
+
+    def whole(self, share: Tensor) -> Iterator[tuple[Member, Tensor]]:
+        """Each parameter's part of something that is cut as the masters are, in the parameter's shape, a
+        copy. Collective, a parameter at a time."""
+        pieces = {member.name: (start, end) for member, start, end in self._pieces()}
+        for member in self.members:
+            found = torch.zeros(member.end - member.start, dtype=share.dtype, device=share.device)
+            if member.name in pieces:
+                start, end = pieces[member.name]
+                offset = self._first + start - member.start
+                found[offset : offset + end - start] = share[start:end]
+            if self.shares > 1:
+                dist.all_reduce(found, group=self.group)
+            yield member, found.view(member.parameter.shape)
+
+    def take(self, share: Tensor, whole: Mapping[str, Tensor]) -> None:
+        """Write this rank's share of whole parameters' tensors, the reverse of `whole`."""
+        for member, start, end in self._pieces():
+            offset = self._first + start - member.start
+            share[start:end] = whole[member.name].flatten()[offset : offset + end - start]
+
+    def _pieces(self) -> Iterator[tuple[Member, int, int]]:
+        """Those parameters of which some lies in this rank's share, and where there."""
+        for member in self.members:
+            start = max(member.start - self._first, 0)
+            end = min(member.end - self._first, len(self.master))
+            if start < end:
+                yield member, start, end
+
+
+def _into(gradient: Tensor) -> Callable[[Tensor], None]:
+    def hook(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        gradient.add_(parameter.grad)
+        parameter.grad = None
+
+    return hook

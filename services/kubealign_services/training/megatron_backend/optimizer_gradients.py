@@ -1,0 +1,62 @@
+"""What a parameter is among the ranks, and whose parts of its gradient are to be summed."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from kubealign_services.training.megatron_backend.conversion import Conversion
+from kubealign_services.training.megatron_backend.layout_groups import Groups
+from kubealign_services.training.megatron_backend.stage import Stage
+
+_EMBEDDING = "embedding.word_embeddings.weight"
+_OUTPUT = "output_layer.weight"
+
+
+def is_expert(name: str) -> bool:
+    """Whether a parameter is copied over the experts' ranks only."""
+    return ".mlp.experts." in name
+
+
+def sums_over_tensor_ranks(name: str, parameter: nn.Parameter) -> bool:
+    """Whether the tensor ranks hold the same parameter and parts of its gradient: each saw some of the tokens
+    (megatron-core marks these `sequence_parallel`), or some of the heads."""
+    return bool(getattr(parameter, "sequence_parallel", False)) or (
+        name.endswith((".q_layernorm.weight", ".k_layernorm.weight"))
+    )
+
+
+def tied_name(stage: Stage) -> str | None:
+    """This stage's copy of a weight that is both the first stage's embedding and the last one's head; None
+    where there is none, or both are here."""
+    trunk = stage.trunk
+    if not trunk.share_embeddings_and_output_weights or (trunk.pre_process and trunk.post_process):
+        return None
+    return _EMBEDDING if trunk.pre_process else _OUTPUT if trunk.post_process else None
+
+
+def is_counted(name: str, stage: Stage, conversion: Conversion) -> bool:
+    """Whether this rank's copy is the one that the norm counts, among its tensor and pipeline ranks."""
+    if name == _OUTPUT and tied_name(stage) == _OUTPUT:
+        return False
+    is_split = any(part.size != part.whole for part in conversion.parts(name))
+    return is_split or conversion.layout.tensor_rank == 0
+
+
+def sum_shared(gradients: dict[str, tuple[nn.Parameter, Tensor]], stage: Stage, groups: Groups) -> None:
+    """Sum in place, over tensor ranks and over the stages that share a weight. gradients: parameter and fp32
+    gradient by name. Collective."""
+    shared = [
+        gradient
+        for name, (parameter, gradient) in gradients.items()
+        if sums_over_tensor_ranks(name, parameter)
+    ]
+    if shared and groups.tensor.size() > 1:
+        together = torch.cat([gradient.flatten() for gradient in shared])
+        dist.all_reduce(together, group=groups.tensor)
+        sizes = [gradient.numel() for gradient in shared]
+        for gradient, whole in zip(shared, torch.split(together, sizes), strict=True):
+            gradient.copy_(whole.view_as(gradient))
+    tied = tied_name(stage)
+    if tied is not None and tied in gradients:
+        assert groups.embeddings is not None
+        dist.all_reduce(gradients[tied][1], group=groups.embeddings)

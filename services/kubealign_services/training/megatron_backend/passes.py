@@ -1,0 +1,116 @@
+"""Micro-batches through the pipeline: what a minibatch adds up to over all ranks.
+
+The schedule is megatron-core's (one forward, one backward: Narayanan et al. 2021). Each data-parallel rank
+has as many micro-batches as the others; all ranks of one copy of the model run the same ones.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
+
+from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Objective
+from kubealign_services.batch.packed import Batch
+from kubealign_services.training.megatron_backend.layout import Layout
+from kubealign_services.training.megatron_backend.shims import megatron_arithmetic
+from kubealign_services.training.megatron_backend.stage import Stage
+from kubealign_services.training.megatron_backend.stage_tokens import StageTokens
+from kubealign_services.training.torch_backend.collectives import summed
+from kubealign_services.training.torch_backend.microbatches import Microbatch, plan_microbatches
+from kubealign_services.training.torch_backend.passes import Figures
+
+Columns = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A stage and where it stands. Every method is collective."""
+
+    stage: Stage
+    layout: Layout
+    world_size: int
+    device: torch.device
+    microbatch_tokens: int
+
+    def objective(self, minibatch: Batch, objective: Objective) -> Figures:
+        """One minibatch, prepared already; the same figures on all ranks. Adds this rank's part of the
+        gradient to the parameters' where gradients are enabled. The objective sees CPU tensors."""
+        figures = Figures()
+        # Columns and loss are the same on all tensor and context ranks of the last stage.
+        counts = self.layout.tensor_rank == 0 and self.layout.context_rank == 0
+
+        def loss_of(columns: Columns, part: Batch, microbatch: Microbatch) -> Tensor:
+            terms = objective.loss(_outputs(columns), part)
+            loss = terms.loss if microbatch.counted else terms.loss * 0.0
+            if microbatch.counted and counts:
+                figures.add(float(loss.detach()), *_numbers(terms))
+            return loss
+
+        self._run(minibatch, objective.unit, objective.outputs, loss_of, torch.is_grad_enabled())
+        return figures.over_all_ranks(self.world_size)
+
+    @torch.no_grad()
+    def forward(self, batch: Batch, outputs: frozenset[str], widths: dict[str, tuple[int, ...]]) -> Columns:
+        """The columns asked for, float32 [T] or [T, K] on the CPU, the same on all ranks. widths: for each
+        output its shape after [T]."""
+        columns = {name: torch.zeros(len(batch.tokens), *widths[name]) for name in sorted(outputs)}
+        starts = batch.cu_seqlens[:-1].long()
+        counts = self.layout.tensor_rank == 0 and self.layout.context_rank == 0
+
+        def keep(found: Columns, part: Batch, microbatch: Microbatch) -> Tensor:
+            if microbatch.counted and counts:
+                origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
+                for name, column in found.items():
+                    columns[name][origin] = column.float().cpu()
+            return torch.zeros(())
+
+        self._run(batch, 1, outputs, keep, False)
+        return {name: summed(column, self.world_size) for name, column in columns.items()}
+
+    def _run(
+        self,
+        batch: Batch,
+        unit: int,
+        outputs: frozenset[str],
+        end: Callable[[Columns, Batch, Microbatch], Tensor],
+        backward: bool,
+    ) -> None:
+        """end: from the last stage's columns of a micro-batch to the loss."""
+        plan = plan_microbatches(batch, unit, self.microbatch_tokens, self.layout.data)[self.layout.data_rank]
+        config = self.stage.config
+        divisor = self.layout.tensor if config.sequence_parallel else 1
+        none = torch.tensor(0, dtype=torch.int)
+
+        def step(microbatches: Iterator[Microbatch], stage: Stage) -> tuple[Any, Any]:
+            microbatch = next(microbatches)
+            part = batch.select(microbatch.sequences)
+            found = stage(StageTokens.of(part, self.layout, divisor, self.device), outputs)
+            return found, lambda columns: (end(columns, part, microbatch), none, {})
+
+        with megatron_arithmetic():
+            get_forward_backward_func()(
+                forward_step_func=step,
+                data_iterator=iter(plan),
+                model=[self.stage],
+                num_microbatches=len(plan),
+                # Unused where lengths vary: the stages tell one another what they send.
+                seq_length=self.microbatch_tokens,
+                micro_batch_size=1,
+                forward_only=not backward,
+            )
+
+
+def _outputs(columns: Columns) -> ModelOutputs:
+    moved: dict[str, Any] = {name: column.cpu() for name, column in columns.items()}
+    return ModelOutputs(**moved)
+
+
+def _numbers(terms: LossTerms) -> tuple[dict[str, float], dict[str, float]]:
+    sums, maxima = (
+        {name: float(tensor.detach()) for name, tensor in found.items()}
+        for found in (terms.sums, terms.maxima)
+    )
+    return sums, maxima

@@ -1,0 +1,194 @@
+"""A rank's part of a checkpoint, which any layout reads: pieces of what is trained and of its moments, under
+the Hugging Face names with the ranges that they are of.
+
+`shard-RANK-of-RANKS.safetensors` holds the tensors; a JSON file of the same name says what they are, with the
+digest of the tensors' file and its own. Both are on the disk, not only in its cache, when `save_shard`
+returns.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from kubealign.spec.training import Lora
+from kubealign_services.training.checkpoint_adapter import adapter_of
+from kubealign_services.training.contract import CorruptCheckpoint
+from kubealign_services.training.digests import digest_of_description, digest_of_file
+from kubealign_services.training.megatron_backend.conversion import Conversion
+from kubealign_services.training.megatron_backend.resume_files import (
+    FORMAT,
+    PARTS,
+    Piece,
+    Shard,
+    read_shards,
+    shard_files,
+)
+from kubealign_services.training.megatron_backend.resume_state import ParameterState
+from kubealign_services.training.megatron_backend.slices import is_any, joined, whole_shapes
+from kubealign_services.training.megatron_backend.table_parts import Part
+from kubealign_services.training.torch_backend.durable import to_disk
+
+
+def save_shard(
+    directory: Path,
+    conversions: Sequence[Conversion],
+    rank: int,
+    states: Iterable[tuple[str, ParameterState]],
+    updates: int,
+    lora: Lora | None = None,
+) -> list[str]:
+    """Write this rank's two files into an existing folder. conversions: of all ranks. states: of each
+    trained parameter of this rank, by megatron-core's names (drawing them may be collective). updates:
+    optimiser steps done. lora: what the adapter was made by. Returns the files' names. Raises OSError, naming
+    the file, where it cannot be written."""
+    conversion = conversions[rank]
+    owned = _by_parameter(conversion)
+    tensors: dict[str, Tensor] = {}
+    pieces: list[dict[str, Any]] = []
+    for parameter, state in states:
+        for name, parts in owned.get(parameter, {}).items():
+            for run in joined(parts):
+                piece = Piece(name, run[0].whole, run[0].start, _rows(run))
+                pieces.append(asdict(piece))
+                for kind in PARTS:
+                    whole = getattr(state, kind)
+                    tensors[piece.key(kind)] = torch.cat([whole[part.inside] for part in run]).cpu()
+    tensors["rng.cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["rng.cuda"] = torch.cuda.get_rng_state()
+    tensors_file, description_file = shard_files(directory, rank, len(conversions))
+    try:
+        save_file(tensors, tensors_file)
+    except SafetensorError as error:
+        raise OSError(f"{tensors_file} cannot be written: {error}") from error
+    description = {
+        "format": FORMAT,
+        "rank": rank,
+        "world_size": len(conversions),
+        "layout": asdict(conversion.layout),
+        "updates": updates,
+        "adapter": adapter_of(lora),
+        "pieces": pieces,
+        "tensors_digest": digest_of_file(tensors_file),
+    }
+    description["digest"] = digest_of_description(description)
+    description_file.write_text(json.dumps(description, indent=1))
+    for path in (tensors_file, description_file, directory):
+        to_disk(path)
+    return [tensors_file.name, description_file.name]
+
+
+def load_shards(
+    directory: Path,
+    conversions: Sequence[Conversion],
+    rank: int,
+    parameters: Iterable[str],
+    lora: Lora | None = None,
+) -> tuple[dict[str, ParameterState], int]:
+    """(state of each parameter of this rank that is trained, on the CPU; optimiser steps done) from what any
+    number of ranks in any layout wrote. parameters: megatron-core's names of those that are trained. The
+    padding of a vocabulary is 0. Where the ranks are the same as then, the random numbers go on too.
+
+    Nothing is changed but these: the caller takes the states over once every rank has them. Raises
+    CorruptCheckpoint, naming the file.
+    """
+    conversion = conversions[rank]
+    wanted = {name: conversion.parts(name) for name in parameters}
+    shards = read_shards(directory, lora)
+    _check_model(shards, conversion)
+    try:
+        states = _assembled(directory, shards, conversion, wanted)
+        same = next((shard for shard in shards if shard.layout == asdict(conversion.layout)), None)
+        if same is not None and len(shards) == len(conversions):
+            _take_random_numbers(same)
+    finally:
+        for shard in shards:
+            shard.close()
+    return states, shards[0].updates
+
+
+def _by_parameter(conversion: Conversion) -> dict[str, dict[str, tuple[Part, ...]]]:
+    """Parameter of this rank -> the tensors of the checkpoint that it owns pieces of, and these."""
+    found: dict[str, dict[str, tuple[Part, ...]]] = {}
+    for name, source in conversion.owned.items():
+        found.setdefault(source.parameter, {})[name] = source.parts
+    return found
+
+
+def _rows(run: list[Part]) -> tuple[int, ...]:
+    return (sum(part.size[0] for part in run), *run[0].size[1:])
+
+
+def _check_model(shards: Sequence[Shard], conversion: Conversion) -> None:
+    """Every tensor that was trained is one of this model, in its shape."""
+    shapes = whole_shapes(conversion, is_any)
+    for shard in shards:
+        strange = sorted({piece.name for piece in shard.pieces if shapes.get(piece.name) != piece.whole})
+        if strange:
+            raise CorruptCheckpoint(
+                f"{shard.description_file} is of another model: {', '.join(strange[:5])} "
+                f"differ{'s' if len(strange) == 1 else ''} in name or shape"
+            )
+
+
+def _assembled(
+    directory: Path, shards: Sequence[Shard], conversion: Conversion, wanted: Mapping[str, tuple[Part, ...]]
+) -> dict[str, ParameterState]:
+    by_name: dict[str, list[tuple[Shard, Piece]]] = {}
+    for shard in shards:
+        for piece in shard.pieces:
+            by_name.setdefault(piece.name, []).append((shard, piece))
+    states = {}
+    for parameter, parts in wanted.items():
+        state = ParameterState(*(torch.zeros(conversion.shapes[parameter]) for _ in PARTS))
+        for part in parts:
+            covered = 0
+            for shard, piece in by_name.get(part.name, ()):
+                covered += _copy(shard, piece, part, state)
+            if covered != _elements(part.size):
+                raise CorruptCheckpoint(
+                    f"{directory} lacks a part of {part.name}: of the range from {list(part.start)} of size "
+                    f"{list(part.size)} its {len(shards)} shards hold {covered} of {_elements(part.size)} "
+                    "numbers"
+                )
+        states[parameter] = state
+    return states
+
+
+def _copy(shard: Shard, piece: Piece, part: Part, state: ParameterState) -> int:
+    """Copy what a saved piece has of a part. Returns how many numbers that is."""
+    begin = [max(a, b) for a, b in zip(piece.start, part.start, strict=True)]
+    end = [
+        min(a + m, b + n) for a, m, b, n in zip(piece.start, piece.size, part.start, part.size, strict=True)
+    ]
+    size = [stop - start for start, stop in zip(begin, end, strict=True)]
+    if min(size) <= 0:
+        return 0
+    inside = tuple(slice(a - s, a - s + n) for a, s, n in zip(begin, piece.start, size, strict=True))
+    target = tuple(
+        slice(at + a - s, at + a - s + n)
+        for at, a, s, n in zip(part.at, begin, part.start, size, strict=True)
+    )
+    for kind in PARTS:
+        getattr(state, kind)[target] = shard.read(piece, kind, inside)
+    return _elements(size)
+
+
+def _elements(size: Iterable[int]) -> int:
+    count = 1
+    for length in size:
+        count *= length
+    return count
+
+
+def _take_random_numbers(shard: Shard) -> None:
+    torch.set_rng_state(shard.tensor("rng.cpu"))
+    if torch.cuda.is_available() and shard.holds("rng.cuda"):
+        torch.cuda.set_rng_state(shard.tensor("rng.cuda"))

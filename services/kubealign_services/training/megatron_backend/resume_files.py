@@ -1,0 +1,156 @@
+"""The two files that each rank writes of a checkpoint: read, checked, and their tensors by range."""
+
+import json
+import re
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from kubealign.spec.training import Lora
+from kubealign_services.training.checkpoint_adapter import adapter_of, check_adapter
+from kubealign_services.training.contract import CorruptCheckpoint
+from kubealign_services.training.digests import digest_of_description, digest_of_file
+
+#: Of the description; the torch backend's are numbers.
+FORMAT = "megatron-1"
+
+#: What is kept of each parameter: the fields of `ParameterState`.
+PARTS = ("master", "exp_avg", "exp_avg_sq")
+
+_NAME = re.compile(r"^shard-(\d+)-of-(\d+)\.json$")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A rectangle of a tensor of the checkpoint, kept in a shard. whole: the tensor's shape."""
+
+    name: str
+    whole: tuple[int, ...]
+    start: tuple[int, ...]
+    size: tuple[int, ...]
+
+    def key(self, kind: str) -> str:
+        """The name of one of its tensors in the file."""
+        return f"{kind}.{self.name}@{','.join(map(str, self.start))}"
+
+
+@dataclass
+class Shard:
+    """What one rank wrote. The tensors' file is checked and opened when something of it is first read."""
+
+    description_file: Path
+    tensors_file: Path
+    description: dict[str, Any]
+    pieces: list[Piece]
+    _stack: ExitStack = field(default_factory=ExitStack, repr=False)
+    _file: Any = field(default=None, repr=False)
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps done."""
+        return int(self.description["updates"])
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """The fields of the `Layout` of the rank that wrote it."""
+        layout: dict[str, int] = self.description["layout"]
+        return layout
+
+    def read(self, piece: Piece, kind: str, inside: tuple[slice, ...]) -> Tensor:
+        """A range of one of the tensors of a piece. Raises CorruptCheckpoint."""
+        found = self._slice(piece.key(kind))
+        if tuple(found.get_shape()) != piece.size:
+            raise CorruptCheckpoint(
+                f"{self.tensors_file} holds {piece.key(kind)} in shape {tuple(found.get_shape())}; "
+                f"{self.description_file.name} says {piece.size}"
+            )
+        read: Tensor = found[inside]
+        return read
+
+    def tensor(self, key: str) -> Tensor:
+        """A whole tensor. Raises CorruptCheckpoint."""
+        read: Tensor = self._slice(key)[:]
+        return read
+
+    def holds(self, key: str) -> bool:
+        """Whether the file has the tensor."""
+        return key in set(self._opened().keys())
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file = None
+        self._stack.close()
+
+    def _slice(self, key: str) -> Any:
+        if not self.holds(key):
+            raise CorruptCheckpoint(f"{self.tensors_file} lacks {key}")
+        return self._opened().get_slice(key)
+
+    def _opened(self) -> Any:
+        if self._file is None:
+            try:
+                if digest_of_file(self.tensors_file) != self.description["tensors_digest"]:
+                    raise CorruptCheckpoint(
+                        f"{self.tensors_file} is not as it was written: its digest differs"
+                    )
+                file: Any = safe_open(self.tensors_file, framework="pt", device="cpu")
+                self._file = self._stack.enter_context(file)
+            except (OSError, SafetensorError) as error:
+                raise CorruptCheckpoint(f"{self.tensors_file} cannot be read: {error}") from error
+        return self._file
+
+
+def shard_files(directory: Path, rank: int, world_size: int) -> tuple[Path, Path]:
+    """The tensors' file and its description."""
+    stem = f"shard-{rank:05d}-of-{world_size:05d}"
+    return directory / f"{stem}.safetensors", directory / f"{stem}.json"
+
+
+def read_shards(directory: Path, lora: Lora | None) -> list[Shard]:
+    """The descriptions of all ranks' shards, by rank. Raises CorruptCheckpoint where one is missing, altered
+    or of another checkpoint."""
+    sizes = {int(found[2]) for found in map(_NAME.match, _names(directory)) if found}
+    if len(sizes) != 1:
+        what = "no shards" if not sizes else f"shards of {' and '.join(map(str, sorted(sizes)))} ranks"
+        raise CorruptCheckpoint(f"{directory} holds {what}; a checkpoint has the shards of one set of ranks")
+    world_size = sizes.pop()
+    shards = [_read(*shard_files(directory, rank, world_size), lora) for rank in range(world_size)]
+    for shard in shards:
+        if shard.updates != shards[0].updates:
+            raise CorruptCheckpoint(
+                f"{shard.description_file} is of optimiser step {shard.updates}, "
+                f"{shards[0].description_file.name} of {shards[0].updates}"
+            )
+    return shards
+
+
+def _names(directory: Path) -> list[str]:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return [path.name for path in directory.iterdir()]
+    return []
+
+
+def _read(tensors_file: Path, path: Path, lora: Lora | None) -> Shard:
+    try:
+        description = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
+    if not isinstance(description, dict) or description.get("digest") != digest_of_description(description):
+        raise CorruptCheckpoint(f"{path} is not as it was written: its digest differs")
+    if description["format"] != FORMAT:
+        raise CorruptCheckpoint(
+            f"{path} has format {description['format']}; the Megatron backend reads {FORMAT} "
+            "(a checkpoint of the torch backend is read by that alone)"
+        )
+    check_adapter(path, description["adapter"], adapter_of(lora))
+    if not tensors_file.is_file():
+        raise CorruptCheckpoint(f"{tensors_file} does not exist")
+    pieces = [
+        Piece(piece["name"], *(tuple(piece[key]) for key in ("whole", "start", "size")))
+        for piece in description["pieces"]
+    ]
+    return Shard(path, tensors_file, description, pieces)

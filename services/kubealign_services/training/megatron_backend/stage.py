@@ -1,0 +1,73 @@
+"""What one rank has of a model: its stage of the pipeline, its parts of the matrices, the heads at the
+end."""
+
+from typing import Any
+
+import torch
+from megatron.core.models.gpt import GPTModel
+from torch import Tensor, nn
+
+from kubealign_services.training.megatron_backend.heads import Heads
+from kubealign_services.training.megatron_backend.stage_tokens import StageTokens
+
+
+class Stage(nn.Module):
+    """trunk: megatron-core's model. heads: on the last stage; None elsewhere. inverse_frequencies: fp32
+    [head size / 2], of the rotation of positions, which is made for each token from its position:
+    megatron-core's own numbers packed tokens itself and wants each sequence's length to be a multiple of the
+    context ranks.
+    """
+
+    inverse_frequencies: Tensor
+
+    def __init__(self, trunk: GPTModel, heads: Heads | None, inverse_frequencies: Tensor) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.score = None if heads is None else heads.score
+        self.heads = heads
+        self.register_buffer("inverse_frequencies", inverse_frequencies, persistent=False)
+
+    @property
+    def config(self) -> Any:
+        """megatron-core's, which its schedules ask for."""
+        return self.trunk.config
+
+    @property
+    def model_type(self) -> Any:
+        """megatron-core's, which its schedules ask for."""
+        return self.trunk.model_type
+
+    def weights(self) -> dict[str, nn.Parameter]:
+        """This rank's parameters by megatron-core's names, and `score.weight`."""
+        found = dict(self.trunk.named_parameters())
+        if self.score is not None:
+            found["score.weight"] = self.score.weight
+        return found
+
+    def set_input_tensor(self, given: list[Tensor | None]) -> None:
+        """What the stage before sent, as megatron-core's schedules hand it over."""
+        self.trunk.decoder.set_input_tensor(given[0])
+
+    def forward(self, tokens: StageTokens, outputs: frozenset[str]) -> Tensor | dict[str, Tensor]:
+        """The hidden states for the next stage, [t, 1, hidden] (t shared among the tensor ranks under
+        sequence parallelism); on the last stage the columns that are asked for."""
+        trunk = self.trunk
+        embedded = trunk.embedding(tokens.tokens, None) if trunk.pre_process else None
+        angles = tokens.positions[:, None].float() * self.inverse_frequencies
+        hidden: Tensor = trunk.decoder(
+            hidden_states=embedded,
+            attention_mask=None,
+            rotary_pos_emb=torch.cat([angles, angles], -1)[:, None, None],
+            packed_seq_params=tokens.attention,
+        )
+        if self.heads is None:
+            return hidden
+        return self.heads.columns(hidden, self._vocabulary_weight(), tokens, outputs)
+
+    def _vocabulary_weight(self) -> Tensor | None:
+        if self.heads is None or not self.heads.vocabulary:
+            return None
+        trunk = self.trunk
+        tied = trunk.share_embeddings_and_output_weights
+        weight: Tensor = trunk.shared_embedding_or_output_weight() if tied else trunk.output_layer.weight
+        return weight

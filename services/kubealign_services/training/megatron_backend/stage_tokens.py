@@ -1,0 +1,68 @@
+"""What a forward pass reads on one rank: the pack's tokens that this rank has, and who attends to whom."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from megatron.core.packed_seq_params import PackedSeqParams
+from torch import Tensor
+
+from kubealign_services.batch.packed import Batch
+from kubealign_services.training.megatron_backend.core_context import ContextPlan, plan_context, shares
+from kubealign_services.training.megatron_backend.layout import Layout
+from kubealign_services.training.torch_backend.packed_attention import AttentionPlan, plan_attention
+from kubealign_services.training.torch_backend.packed_model import PackedTokens
+
+
+@dataclass
+class AttentionOf(PackedSeqParams):  # type: ignore[misc]  # megatron-core has no types
+    """How the plan reaches the core attention: megatron-core hands its packed parameters down to it."""
+
+    plan: AttentionPlan | ContextPlan | None = None
+
+
+@dataclass(frozen=True)
+class StageTokens:
+    """places: int64 [t], which of the padded pack's tokens this rank has, in its order; all of them where
+    nobody shares them. tokens: int64 [1, t]; positions: int64 [t]. packed: what the heads read, of the pack
+    without its padding. local: int64 [padded length], where a token stands here; -1: elsewhere.
+    """
+
+    places: Tensor
+    tokens: Tensor
+    positions: Tensor
+    attention: AttentionOf
+    packed: PackedTokens
+    local: Tensor
+
+    @staticmethod
+    def of(batch: Batch, layout: Layout, divisor: int, device: torch.device) -> "StageTokens":
+        """divisor: what each context rank's number of tokens must be a multiple of. The pack is padded with
+        one more sequence of zeros, which nothing else sees. Raises what `PackedTokens.of` raises."""
+        packed = PackedTokens.of(batch, device)
+        length = len(batch.tokens)
+        chunks = 2 * layout.context if layout.context > 1 else 1
+        multiple = chunks * divisor
+        padding = -length % multiple
+        seams = batch.cu_seqlens
+        tokens, positions = packed.tokens[0], packed.positions[0]
+        if padding:
+            seams = torch.cat([seams, seams[-1:] + padding])
+            tokens = torch.cat([tokens, tokens.new_zeros(padding)])
+            positions = torch.cat([positions, torch.arange(padding, device=device)])
+        plan: AttentionPlan | ContextPlan
+        if layout.context > 1:
+            places = shares(length + padding, layout.context)[layout.context_rank].to(device)
+            plan = plan_context(seams, layout.context, layout.context_rank, device)
+        else:
+            places = torch.arange(length + padding, device=device)
+            plan = plan_attention(seams, device) if padding else packed.plan
+        local = torch.full((length + padding,), -1, device=device)
+        local[places] = torch.arange(len(places), device=device)
+        return StageTokens(
+            places=places,
+            tokens=tokens[places][None],
+            positions=positions[places],
+            attention=AttentionOf(plan=plan),
+            packed=replace(packed, plan=plan_attention(seams, device)) if padding else packed,
+            local=local,
+        )

@@ -1,0 +1,168 @@
+"""The table: each parameter of megatron-core, the Hugging Face tensors that it is made of, and how
+tensor-parallel ranks share it.
+
+`{layer}` and `{expert}` count over the whole model. Sizes are words of `sizes`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kubealign_services.training.megatron_backend.families import Shape
+from kubealign_services.training.megatron_backend.names import IN_LAYER, OF_EXPERT
+
+
+class Split(StrEnum):
+    """How a parameter is shared. WHOLE: every rank has all. VOCABULARY: rows, padded at the end. COLUMN:
+    rows. ROW: columns (megatron-core's words are those of the transposed matrix). QKV: rows; for each group
+    of heads its queries, its key, its value. GATE_UP: a rank's rows of the one, then those of the other."""
+
+    WHOLE = "whole"
+    VOCABULARY = "vocabulary"
+    COLUMN = "column"
+    ROW = "row"
+    QKV = "qkv"
+    GATE_UP = "gate_up"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the checkpoint: its name and the sizes of its dimensions."""
+
+    name: str
+    sizes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """parameter: megatron-core's name."""
+
+    parameter: str
+    split: Split
+    tensors: tuple[Tensor, ...]
+
+
+def sizes(shape: Shape, scores: int, rank: int) -> dict[str, int]:
+    """What the table's words for sizes are in a model with so many scores and adapters of this rank."""
+    mixture = shape.mixture
+    return {
+        "one": 1,
+        "scores": scores,
+        "rank": rank,
+        "vocabulary": shape.vocabulary,
+        "hidden": shape.hidden,
+        "queries": shape.heads * shape.head_size,
+        "keys": shape.groups * shape.head_size,
+        "head": shape.head_size,
+        "mlp": shape.size,
+        "experts": mixture.experts if mixture else 0,
+        "expert": mixture.size if mixture else 0,
+        "shared": mixture.shared if mixture else 0,
+    }
+
+
+def _row(parameter: str, split: Split, *tensors: str) -> Row:
+    """tensors: `NAME: SIZE x SIZE`."""
+    parsed = (text.split(": ") for text in tensors)
+    return Row(parameter, split, tuple(Tensor(name, tuple(words.split(" x "))) for name, words in parsed))
+
+
+_EMBEDDING = "model.embed_tokens.weight: vocabulary x hidden"
+
+EMBEDDING = _row("embedding.word_embeddings.weight", Split.VOCABULARY, _EMBEDDING)
+FINAL_NORM = _row("decoder.final_layernorm.weight", Split.WHOLE, "model.norm.weight: hidden")
+OUTPUT = _row("output_layer.weight", Split.VOCABULARY, "lm_head.weight: vocabulary x hidden")
+TIED_OUTPUT = _row("output_layer.weight", Split.VOCABULARY, _EMBEDDING)
+SCORE = _row("score.weight", Split.WHOLE, "score.weight: scores x hidden")
+
+_HF = "model.layers.{layer}."
+
+ATTENTION = (
+    _row(IN_LAYER + "input_layernorm.weight", Split.WHOLE, _HF + "input_layernorm.weight: hidden"),
+    _row(
+        IN_LAYER + "self_attention.linear_qkv.weight",
+        Split.QKV,
+        _HF + "self_attn.q_proj.weight: queries x hidden",
+        _HF + "self_attn.k_proj.weight: keys x hidden",
+        _HF + "self_attn.v_proj.weight: keys x hidden",
+    ),
+    _row(
+        IN_LAYER + "self_attention.linear_proj.weight",
+        Split.ROW,
+        _HF + "self_attn.o_proj.weight: hidden x queries",
+    ),
+    _row(
+        IN_LAYER + "pre_mlp_layernorm.weight",
+        Split.WHOLE,
+        _HF + "post_attention_layernorm.weight: hidden",
+    ),
+)
+
+QKV_BIAS = (
+    _row(
+        IN_LAYER + "self_attention.linear_qkv.bias",
+        Split.QKV,
+        _HF + "self_attn.q_proj.bias: queries",
+        _HF + "self_attn.k_proj.bias: keys",
+        _HF + "self_attn.v_proj.bias: keys",
+    ),
+)
+
+QK_NORM = (
+    _row(IN_LAYER + "self_attention.q_layernorm.weight", Split.WHOLE, _HF + "self_attn.q_norm.weight: head"),
+    _row(IN_LAYER + "self_attention.k_layernorm.weight", Split.WHOLE, _HF + "self_attn.k_norm.weight: head"),
+)
+
+
+def _mlp(parameter: str, tensor: str, size: str, gate: str, up: str, down: str) -> tuple[Row, Row]:
+    return (
+        _row(
+            IN_LAYER + parameter + "linear_fc1.weight",
+            Split.GATE_UP,
+            f"{_HF}{tensor}{gate}.weight: {size} x hidden",
+            f"{_HF}{tensor}{up}.weight: {size} x hidden",
+        ),
+        _row(
+            IN_LAYER + parameter + "linear_fc2.weight",
+            Split.ROW,
+            f"{_HF}{tensor}{down}.weight: hidden x {size}",
+        ),
+    )
+
+
+_LLAMA_MLP = ("gate_proj", "up_proj", "down_proj")
+
+MLP = _mlp("mlp.", "mlp.", "mlp", *_LLAMA_MLP)
+
+_ROUTER = IN_LAYER + "mlp.router.weight"
+
+MIXTRAL = (
+    _row(_ROUTER, Split.WHOLE, _HF + "block_sparse_moe.gate.weight: experts x hidden"),
+    *_mlp(OF_EXPERT, "block_sparse_moe.experts.{expert}.", "expert", "w1", "w3", "w2"),
+)
+
+QWEN_MIXTURE = (
+    _row(_ROUTER, Split.WHOLE, _HF + "mlp.gate.weight: experts x hidden"),
+    *_mlp(OF_EXPERT, "mlp.experts.{expert}.", "expert", *_LLAMA_MLP),
+)
+
+SHARED_EXPERT = (
+    *_mlp("mlp.shared_experts.", "mlp.shared_expert.", "shared", *_LLAMA_MLP),
+    _row(
+        IN_LAYER + "mlp.shared_experts.gate_weight",
+        Split.WHOLE,
+        _HF + "mlp.shared_expert_gate.weight: one x hidden",
+    ),
+)
+
+
+def attention_rows(shape: Shape) -> tuple[Row, ...]:
+    """Of every layer, its two norms included."""
+    return ATTENTION + (QKV_BIAS if shape.qkv_bias else ()) + (QK_NORM if shape.qk_norm else ())
+
+
+def mlp_rows(shape: Shape, layer: int) -> tuple[Row, ...]:
+    """Of the layer's MLP, dense or a mixture."""
+    if shape.mixture is None or not shape.is_sparse(layer):
+        return MLP
+    routed = MIXTRAL if shape.family == "mixtral" else QWEN_MIXTURE
+    return routed + (SHARED_EXPERT if shape.mixture.shared else ())

@@ -1,0 +1,67 @@
+"""Which heads a folder's model gets, and the first weights of the scalar one. The meaning and the seeds are
+those of `torch_backend.models.load_model`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig
+
+from kubealign.spec.training import HeadInit
+from kubealign_services.training.contract import Head
+from kubealign_services.training.hf_folder_heads import (
+    check_folder,
+    check_labels,
+    drawn_score,
+    is_reward_model,
+    no_language_model,
+    no_reward_model,
+)
+from kubealign_services.training.megatron_backend.conversion import HeadSizes
+
+
+@dataclass(frozen=True)
+class FirstHead:
+    """sizes: what stands on the trunk. score: fp32 [N, hidden] where the scalar head is not the folder's."""
+
+    sizes: HeadSizes
+    score: Tensor | None
+
+    @property
+    def drawn(self) -> frozenset[str]:
+        """The parameters that `load_weights` is not to read."""
+        return frozenset() if self.score is None else frozenset({"score.weight"})
+
+
+def read_config(folder: Path) -> Any:
+    """The folder's config. Raises ValueError for a folder without one."""
+    check_folder(folder)
+    return AutoConfig.from_pretrained(folder, local_files_only=True)
+
+
+def first_head(
+    folder: Path,
+    config: Any,
+    head: Head,
+    head_init: HeadInit = HeadInit.ZERO,
+    seed: int = 0,
+    scores: Sequence[str] = (),
+) -> FirstHead:
+    """Arguments and errors as of `torch_backend.models.load_model`; config: the folder's."""
+    is_classifier = is_reward_model(config)
+    if head is Head.LANGUAGE_MODEL or (head is Head.SCORE and not is_classifier):
+        if is_classifier:
+            raise no_language_model(folder, config)
+        if head is Head.LANGUAGE_MODEL:
+            return FirstHead(HeadSizes(), None)
+        count = max(1, len(scores))
+        return FirstHead(HeadSizes(scores=count), drawn_score(config, count, seed))
+    if is_classifier and (head is Head.SCORE or head_init is HeadInit.REWARD_MODEL):
+        check_labels(folder, config, ("value",) if head is Head.VALUE else scores)
+        return FirstHead(HeadSizes(vocabulary=False, scores=config.num_labels), None)
+    if head_init is HeadInit.REWARD_MODEL:
+        raise no_reward_model(folder, config)
+    return FirstHead(HeadSizes(vocabulary=False, scores=1), torch.zeros(1, config.hidden_size))

@@ -1,0 +1,105 @@
+"""The torch backend on a GPU: the numbers of a CPU, bf16, its memory against the plan, and what it gives
+back."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kubealign.plan.machine import CONTEXT, Device
+from kubealign.plan.models import read_config
+from kubealign.plan.shape import shape_of
+from kubealign.plan.trained import TrainedModel, trained
+from kubealign.plan.work import Work
+from kubealign.spec.precision import Precision
+from kubealign.spec.training import AdamW, Backend, Optimizer, TorchBackend, Trainer
+from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.training.contract import Head, UpdatePlan
+from kubealign_services.training.torch_backend import backend as torch_backend
+from kubealign_services.training.torch_backend.frozen import FrozenModel
+from support.mean_negative_logprob import MeanNegativeLogprob
+
+pytestmark = pytest.mark.timeout(120)
+
+Figure = Callable[[str], None]
+SEQUENCES, LENGTH = 16, 256
+WORK = Work(prompt=1, response=LENGTH - 1, sequences=SEQUENCES, epochs=1, updates=1)
+
+
+def spec(precision: Precision) -> Trainer:
+    return Trainer(
+        backend=Backend(torch=TorchBackend(precision=precision, microbatch_tokens=2048)),
+        optimizer=Optimizer(adam_w=AdamW(learning_rate=1e-4)),
+    )
+
+
+def batch() -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(3, 8000, (SEQUENCES, LENGTH), generator=generator)
+    return pack(tokens.tolist(), [str(i) for i in range(SEQUENCES)])
+
+
+def stepped(folder: Path, precision: Precision, steps: int = 3) -> list[dict[str, float]]:
+    made = torch_backend.TorchBackend.create(folder, Head.LANGUAGE_MODEL, spec(precision), steps)
+    plan = UpdatePlan(1, SEQUENCES, seed=1)
+    return [made.train_step(batch(), MeanNegativeLogprob(), plan) for _ in range(steps)]
+
+
+def test_three_steps_equal_those_of_a_cpu(
+    folder: Path, figure: Figure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    on_gpu = stepped(folder, Precision.FLOAT32)
+    monkeypatch.setattr(torch_backend, "compute_device", lambda rank: torch.device("cpu"))
+    on_cpu = stepped(folder, Precision.FLOAT32)
+    gap = max(abs(a["loss"] - b["loss"]) for a, b in zip(on_gpu, on_cpu, strict=True))
+    figure(f"largest difference of a loss {gap:.2e}")
+    for a, b in zip(on_gpu, on_cpu, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
+        assert a["gradient_norm"] == pytest.approx(b["gradient_norm"], rel=1e-3)
+
+
+def test_bf16_learns_as_fp32_does(folder: Path, figure: Figure) -> None:
+    wide = stepped(folder, Precision.FLOAT32)
+    narrow = stepped(folder, Precision.BFLOAT16)
+    figure(f"losses fp32 {[round(s['loss'], 4) for s in wide]}, bf16 {[round(s['loss'], 4) for s in narrow]}")
+    for a, b in zip(narrow, wide, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=2e-2)
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_the_plan_is_within_a_tenth_of_what_is_allocated(
+    folder: Path, figure: Figure, precision: Precision
+) -> None:
+    shape = shape_of(read_config(folder / "config.json"), "model")
+    moment = trained(TrainedModel(shape, spec(precision), WORK, Device.GPU))
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    started = time.monotonic()
+    stepped(folder, precision)
+    took = torch.cuda.max_memory_allocated() - before
+    planned = moment.total - CONTEXT
+    tokens = 3 * SEQUENCES * LENGTH / (time.monotonic() - started)
+    free, whole = torch.cuda.mem_get_info()
+    reserved = torch.cuda.memory_reserved()
+    figure(
+        f"planned {planned >> 20} MiB, allocated {took >> 20}, reserved {reserved >> 20}, "
+        f"{whole - free >> 20} of the device in use; {tokens:.0f} tokens a second"
+    )
+    assert took == pytest.approx(planned, rel=0.1)
+
+
+def test_an_idle_reference_gives_its_memory_back(folder: Path, figure: Figure) -> None:
+    before = torch.cuda.memory_allocated()
+    model = FrozenModel.load(folder, Head.LANGUAGE_MODEL, Precision.BFLOAT16, 2048)
+    awake = torch.cuda.memory_allocated() - before
+    expected: Any = model.forward(batch(), frozenset({"logprobs"}))["logprobs"]
+    model.offload()
+    resting = torch.cuda.memory_allocated() - before
+    figure(f"awake {awake >> 20} MiB, resting {resting >> 20}")
+    assert awake > 1 << 27 and resting < awake / 10
+    assert torch.equal(model.forward(batch(), frozenset({"logprobs"}))["logprobs"], expected)

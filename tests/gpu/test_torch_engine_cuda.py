@@ -1,0 +1,52 @@
+"""Our engine on a GPU: the greedy tokens of a CPU, and how fast they come."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.precision import Precision
+from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.rollout.fixed_weights import folder_weights
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def generated(folder: Path, spec: EngineSpec, groups: int, tokens: int) -> list[GeneratedSample]:
+    engine = TorchEngine.create(folder, spec)
+    engine.refit(folder_weights(folder), 0)
+    greedy = SamplingParameters(tokens, tokens, temperature=0.0)
+    for index in range(groups):
+        prompt = tuple(range(3 + index, 20 + index))
+        engine.add(GenerationRequest(str(index), prompt, (1,), greedy))
+    found: list[GeneratedSample] = []
+    while len(found) < groups:
+        found += engine.step()
+    return sorted(found, key=lambda sample: int(sample.request_id))
+
+
+def test_greedy_tokens_are_those_of_a_cpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    spec = EngineSpec(max_sequences=8)
+    on_gpu = generated(folder, spec, 8, 24)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    on_cpu = generated(folder, spec, 8, 24)
+    assert [sample.tokens for sample in on_gpu] == [sample.tokens for sample in on_cpu]
+    for a, b in zip(on_gpu, on_cpu, strict=True):
+        assert a.engine_logprobs == pytest.approx(b.engine_logprobs, abs=1e-3)
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_tokens_a_second(folder: Path, figure: Callable[[str], None], precision: Precision) -> None:
+    spec = EngineSpec(precision=precision, max_sequences=128)
+    generated(folder, spec, 8, 8)
+    torch.cuda.reset_peak_memory_stats()
+    started = time.monotonic()
+    found = generated(folder, spec, 128, 256)
+    rate = sum(len(sample.tokens) for sample in found) / (time.monotonic() - started)
+    figure(f"{precision}: {rate:.0f} tokens a second, {torch.cuda.max_memory_allocated() >> 20} MiB")
+    assert rate > 0

@@ -1,0 +1,159 @@
+"""The one contract of engines over a real Triton server, started once; then its death and its end."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from prometheus_client import CollectorRegistry, generate_latest
+
+from kubealign.process import Role, TlsFiles
+from kubealign.security.authority import Authority, write_tls
+from kubealign.spec.engines import TorchEngine
+from kubealign_services.generation.contract import EngineLost
+from kubealign_services.generation.triton_engine.client import TritonGenerator
+from kubealign_services.generation.triton_engine.installation import Installation
+from kubealign_services.generation.triton_engine.metrics import TritonMetrics
+from kubealign_services.generation.triton_engine.server import GivenServer, OwnServer
+from kubealign_services.generation.triton_engine.session import Opening
+from kubealign_services.process.failures import PermanentFailure
+from support.engine_contract import (
+    CAPACITY,
+    SECONDS,
+    EngineContract,
+    Subject,
+    check_same,
+    generated,
+    group,
+    refitted,
+    stepped,
+    torch_engine,
+    weights,
+    write_model,
+)
+from support.running import alive, children
+
+try:
+    Installation.find()
+    ABSENT = ""
+except PermanentFailure as failure:
+    ABSENT = str(failure)
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(bool(ABSENT), reason=ABSENT),
+]
+
+START_SECONDS = 180.0
+
+
+class Stage:
+    """A server of its own, a session with it, and what both need."""
+
+    def __init__(self, root: Path, memory: Path) -> None:
+        self.memory = memory
+        self.folder = write_model(root / "model")
+        self.tls: TlsFiles = write_tls(
+            root / "tls", Authority.create("triton-test", timedelta(hours=1)), Role.ROLLOUT
+        )
+        self.server = OwnServer(Installation.find(), memory / "triton-w", self.tls, START_SECONDS)
+        self.generator = self.client(self.server, START_SECONDS)
+
+    def client(
+        self, server: OwnServer | GivenServer, patience: float, folder: Path | None = None
+    ) -> TritonGenerator:
+        opening = Opening("w", folder or self.folder, TorchEngine(max_sequences=CAPACITY), threads=1)
+        return TritonGenerator(server, self.tls, opening, self.memory, asyncio.to_thread, patience)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    memory = tmp_path_factory.mktemp("memory")
+    made = Stage(tmp_path_factory.mktemp("triton"), memory)
+    async with made.generator:
+        running = asyncio.create_task(made.generator.run())
+        yield made
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    # Weights on their way, and what the server was started with.
+    assert not any(memory.iterdir())
+
+
+class TestTritonEngine(EngineContract):
+    @pytest_asyncio.fixture(loop_scope="module")
+    async def subject(self, stage: Stage) -> Subject:
+        return Subject(stage.generator, stage.folder)
+
+
+async def test_its_health_and_its_metrics_are_tritons(stage: Stage) -> None:
+    """All that was asked went through one model; the worker's metrics hold the server's."""
+    registry = CollectorRegistry()
+    registry.register(TritonMetrics(lambda: stage.server.metrics))
+    page = (await asyncio.to_thread(generate_latest, registry)).decode()
+    assert 'nv_inference_request_success_total{model="kubealign",version="1"}' in page
+    assert stage.generator.ready
+    registry = CollectorRegistry()
+    registry.register(TritonMetrics(lambda: "127.0.0.1:9"))
+    assert generate_latest(registry) == b""
+
+
+async def test_a_server_that_has_a_worker_takes_no_other(stage: Stage) -> None:
+    """By its address, as one that is there already; the first goes on."""
+    address = await stage.server.up()
+    with pytest.raises(EngineLost, match=r"within 1 s .*w has the engine"):
+        async with stage.client(GivenServer(address), patience=1.0):
+            pass
+    with pytest.raises(EngineLost, match=r"127.0.0.1:9 has no model 'kubealign' that is ready"):
+        async with stage.client(GivenServer("127.0.0.1:9"), patience=1.0):
+            pass
+    await refitted(Subject(stage.generator, stage.folder), 1)
+
+
+async def test_killed_it_costs_what_it_held_and_comes_back_without_weights(stage: Stage) -> None:
+    """The process of its model, which is all that the server does not notice."""
+    generator, subject = stage.generator, Subject(stage.generator, stage.folder)
+    await refitted(subject, 1)
+    before = generator.load.generated_tokens
+    held = asyncio.create_task(generated(generator, group("held", *range(64), max_tokens=90, min_tokens=90)))
+    while not generator.load.running:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    pid = stage.server.pid
+    assert pid is not None
+    (model,) = children(pid)
+    os.kill(model, signal.SIGKILL)
+    with pytest.raises(EngineLost):
+        await held
+    async with asyncio.timeout(SECONDS):
+        cause = await generator.lost()
+    assert cause == "the model's process in the Triton server ended"
+    with pytest.raises(EngineLost, match="started again"):
+        await generated(generator, group("meanwhile", 1))
+    assert not generator.ready
+    async with asyncio.timeout(START_SECONDS), generator.drained():
+        # Waits for the server that is being started.
+        await generator.refit(weights(2).items(), 2)
+    again = group("again", 1, 2)
+    check_same(await generated(generator, again), stepped(torch_engine(stage.folder, 2), again))
+    assert generator.load.generated_tokens >= before
+    assert generator.ready
+    assert not alive([pid, model])
+
+
+async def test_it_ends_in_time_with_streams_open(stage: Stage) -> None:
+    """What was being generated hears of it; nothing is left running."""
+    pid = stage.server.pid
+    assert pid is not None
+    models = children(pid)
+    assert models
+    held = asyncio.create_task(generated(stage.generator, group("held", *range(64), max_tokens=90)))
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(20):
+        await stage.generator.__aexit__(None, None, None)
+    with pytest.raises(EngineLost):
+        await held
+    assert not alive([pid, *models])

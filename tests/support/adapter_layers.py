@@ -1,0 +1,125 @@
+"""One of two tensor-parallel ranks: megatron-core's layers with adapters, alone with their inputs."""
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoConfig
+
+from kubealign.spec.megatron import MegatronBackend
+from kubealign.spec.training import Lora
+from kubealign_services.training.contract import Head
+from kubealign_services.training.megatron_backend.conversion import ADAPTER, Conversion, HeadSizes, of_ranks
+from kubealign_services.training.megatron_backend.families import read_shape
+from kubealign_services.training.megatron_backend.layout_groups import join_groups
+from kubealign_services.training.megatron_backend.lora import adapters_off, add_adapters
+from kubealign_services.training.megatron_backend.lora_targets import adapted_layers, first_downs
+from kubealign_services.training.megatron_backend.model import build_stage
+from kubealign_services.training.megatron_backend.shims import megatron_arithmetic
+from kubealign_services.training.megatron_backend.slices import gathered, is_adapter, is_weight
+from kubealign_services.training.megatron_backend.weights_in import load_weights
+
+TOKENS = 6
+LORA = Lora(rank=3, alpha=6.0)
+#: megatron-core's layers of the first block.
+COLUMNS = ("self_attention.linear_qkv", "mlp.linear_fc1")
+ROWS = ("self_attention.linear_proj", "mlp.linear_fc2")
+
+
+def run_rank(rank: int, folder: Path, store: Path, work: Path) -> None:
+    """Write what this rank computed and, on rank 0, the gathered adapters and merged weights."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    try:
+        for shared in (False, True):
+            _run(rank, folder, work, shared)
+    finally:
+        dist.destroy_process_group()
+
+
+def _run(rank: int, folder: Path, work: Path, sequence_parallel: bool) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    spec = MegatronBackend(tensor_parallel=2, sequence_parallel=sequence_parallel)
+    shape = read_shape(config)
+    conversions = of_ranks(shape, spec, 2, HeadSizes(), adapted_layers(config, LORA))
+    conversion = conversions[rank]
+    groups = join_groups(conversion.layout, rank, 2, 60.0)
+    with megatron_arithmetic():
+        stage = build_stage(config, shape, spec, conversion.layout, groups, Head.LANGUAGE_MODEL, HeadSizes())
+        load_weights(folder, conversion, stage.weights())
+        downs = first_downs(config, LORA, 1, Head.LANGUAGE_MODEL, torch.float32)
+        add_adapters(stage.trunk, conversion, LORA, downs, groups.tensor)
+        stage.double().train()
+        _fill(conversion, dict(stage.weights()))
+        found = {}
+        for name in COLUMNS + ROWS:
+            found.update(
+                _layer(stage.trunk, f"decoder.layers.0.{name}", rank, sequence_parallel, groups.tensor)
+            )
+        save_file(found, work / f"{sequence_parallel}-{rank}.safetensors")
+        weights = {name: parameter.detach() for name, parameter in stage.weights().items()}
+        wholes = dict(gathered(conversions, rank, weights, torch.float64, is_adapter))
+        wholes |= dict(gathered(conversions, rank, weights, torch.float64, is_weight, LORA.alpha / LORA.rank))
+    if rank == 0:
+        save_file(
+            {name: tensor.contiguous() for name, tensor in wholes.items()},
+            work / f"{sequence_parallel}-whole.safetensors",
+        )
+
+
+def _fill(conversion: Conversion, parameters: dict[str, Tensor]) -> None:
+    """Every B from its name, the same whatever the layout."""
+    for name, parameter in parameters.items():
+        if name.endswith(".lora_B"):
+            (part,) = conversion.parts(name)
+            whole = whole_up(part.name, part.whole)
+            with torch.no_grad():
+                parameter.copy_(whole[part.start[0] : part.start[0] + part.size[0]])
+
+
+def whole_up(name: str, shape: tuple[int, ...]) -> Tensor:
+    """fp64, drawn from the name."""
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(sum(name.encode())), dtype=torch.float64
+    )
+
+
+def whole_inputs(inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """fp64 [T, 1, inputs], and the gradient [T, 1, outputs] of the output."""
+    generator = torch.Generator().manual_seed(inputs * 1000 + outputs)
+    sizes = ((TOKENS, 1, inputs), (TOKENS, 1, outputs))
+    first, second = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in sizes)
+    return first, second
+
+
+def _layer(
+    trunk: torch.nn.Module, name: str, rank: int, shared: bool, group: dist.ProcessGroup
+) -> dict[str, Tensor]:
+    """Output and gradients of one layer, and its output without the adapter; this rank's parts."""
+    layer = dict(trunk.named_modules())[name]
+    outputs, inputs = layer.weight.shape
+    is_row = name.endswith(("linear_proj", "linear_fc2"))
+    whole, gradient = whole_inputs(inputs * (2 if is_row else 1), outputs * (1 if is_row else 2))
+    own = slice(rank * TOKENS // 2, (rank + 1) * TOKENS // 2) if shared else slice(None)
+    if is_row:
+        given = whole[..., rank * inputs : (rank + 1) * inputs]
+        slope = gradient[own]
+    else:
+        given = whole[own]
+        slope = gradient[..., rank * outputs : (rank + 1) * outputs]
+    given = given.clone().requires_grad_()
+    output = layer(given)[0]
+    output.backward(slope)
+    with adapters_off(trunk), torch.no_grad():
+        base = layer(given)[0]
+    found = {f"{name}.output": output.detach(), f"{name}.base": base, f"{name}.inputs": given.grad}
+    for part, adapter in layer.adapters.items():
+        for half in ("lora_A", "lora_B"):
+            parameter = getattr(adapter, half)
+            if getattr(parameter, "sequence_parallel", False):
+                dist.all_reduce(parameter.grad, group=group)
+            found[f"{name}{ADAPTER}{part}.{half}"] = parameter.grad
+    assert layer.weight.grad is None
+    return {key: tensor.contiguous() for key, tensor in found.items()}

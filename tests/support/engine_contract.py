@@ -1,0 +1,298 @@
+"""What every rollout engine does, wherever it runs: a class of tests that a test module subclasses, with a
+fixture `subject` of its own. The truth is our torch engine in this process, and transformers for
+log-probabilities."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+from kubealign.spec import engines as engine_spec
+from kubealign_services.generation.contract import (
+    GeneratedSample,
+    GenerationRequest,
+    Generator,
+    RequestRefused,
+    SamplingParameters,
+)
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+
+#: Samples that a subject's engine runs at once.
+CAPACITY = 8
+CONTEXT = 96
+SECONDS = 60
+VOCABULARY = 258
+
+Samples = dict[tuple[str, int], GeneratedSample]
+
+
+@dataclass
+class Subject:
+    """generator: of an engine for the model of `folder`, with CAPACITY sequences, float32; its `run` runs."""
+
+    generator: Generator
+    folder: Path
+
+
+def write_model(folder: Path) -> Path:
+    """A tiny Llama's configuration, with a tokenizer of the 256 bytes, an end and a padding."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    raw = Tokenizer(models.BPE({piece: i for i, piece in enumerate(alphabet)}, []))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    make: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast
+    end, padding = AddedToken("<end>", special=True), AddedToken("<pad>", special=True)
+    make(tokenizer_object=raw, eos_token=end, pad_token=padding).save_pretrained(folder)
+    configuration().save_pretrained(folder)
+    return folder
+
+
+def configuration() -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        # Wide, so that the likeliest tokens are far apart.
+        initializer_range=0.25,
+        bos_token_id=None,
+        eos_token_id=256,
+        pad_token_id=257,
+    )
+
+
+def model(version: int) -> Any:
+    """The plain transformers model of a weight version."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(version)
+        make: Callable[..., Any] = AutoModelForCausalLM.from_config
+        return make(configuration(), attn_implementation="eager").eval()
+
+
+def weights(version: int) -> dict[str, Tensor]:
+    return {name: weight.detach() for name, weight in model(version).named_parameters()}
+
+
+def adapter(seed: int) -> dict[str, Tensor]:
+    """Rank 2, of both layers' query projections."""
+    random = torch.Generator().manual_seed(seed)
+    found = {}
+    for layer in range(2):
+        name = f"model.layers.{layer}.self_attn.q_proj"
+        found[f"{name}.lora_A.weight"] = torch.randn(2, 32, generator=random)
+        found[f"{name}.lora_B.weight"] = torch.randn(32, 2, generator=random)
+    return found
+
+
+def torch_engine(folder: Path, version: int) -> TorchEngine:
+    """Ours, in this process."""
+    engine = TorchEngine.create(folder, engine_spec.TorchEngine(max_sequences=CAPACITY))
+    engine.refit(weights(version).items(), version)
+    return engine
+
+
+def stepped(engine: TorchEngine, *requests: GenerationRequest) -> Samples:
+    """What the engine makes of the requests."""
+    for request in requests:
+        engine.add(request)
+    found: Samples = {}
+    while engine.load().running or engine.load().waiting:
+        for sample in engine.step():
+            found[sample.request_id, sample.sample] = sample
+    return found
+
+
+async def generated(generator: Generator, *requests: GenerationRequest) -> Samples:
+    """What the generator makes of them, side by side."""
+
+    async def one(request: GenerationRequest) -> list[GeneratedSample]:
+        return [sample async for sample in generator.generate(request)]
+
+    async with asyncio.timeout(SECONDS):
+        groups = await asyncio.gather(*map(one, requests))
+    return {(sample.request_id, sample.sample): sample for group in groups for sample in group}
+
+
+async def refitted(subject: Subject, version: int) -> None:
+    async with asyncio.timeout(SECONDS), subject.generator.drained():
+        await subject.generator.refit(weights(version).items(), version)
+
+
+def check_same(got: Samples, expected: Samples) -> None:
+    """Token by token; log-probabilities as far as float32 tells in other company."""
+    assert got.keys() == expected.keys()
+    for name, sample in got.items():
+        true = expected[name]
+        assert (sample.tokens, sample.finish, sample.text) == (true.tokens, true.finish, true.text)
+        assert sample.versions == true.versions
+        assert sample.behaviour_logprobs == pytest.approx(true.behaviour_logprobs, abs=1e-4)
+        assert sample.engine_logprobs == pytest.approx(true.engine_logprobs, abs=1e-4)
+
+
+def group(name: str, *seeds: int, prompt: tuple[int, ...] = (1, 2, 3), **sampling: Any) -> GenerationRequest:
+    return GenerationRequest(name, prompt, seeds, SamplingParameters(**{"max_tokens": 12, **sampling}))
+
+
+MANY_KINDS = [
+    group("sampled", 11, 12, 2**64 - 1),
+    group("greedy", 1, temperature=0.0),
+    group("cold", 1, 2, temperature=0.7, prompt=(9, 8, 7, 6)),
+    group("narrow", 1, 2, top_k=4, top_p=0.6),
+    group("stops at text", *range(8), stop=("a", "0", "e", "\N{LATIN SMALL LETTER E WITH ACUTE}")),
+    group("stops at ids", *range(8), stop_token_ids=tuple(range(0, 256, 4))),
+    group("not before", *range(4), min_tokens=6, stop_token_ids=tuple(range(0, 256, 2))),
+    group("one", 5, max_tokens=1),
+]
+
+
+class EngineContract:
+    """Every test leaves the subject idle, with weights that fit."""
+
+    @pytest.fixture(autouse=True)
+    def one_thread(self) -> Iterator[None]:
+        """Models this small only get slower with more."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        yield
+        torch.set_num_threads(threads)
+
+    async def test_samples_are_the_torch_engines(self, subject: Subject) -> None:
+        await refitted(subject, 1)
+        expected = stepped(torch_engine(subject.folder, 1), *MANY_KINDS)
+        assert {sample.finish for sample in expected.values()} == {"stop", "length"}
+        check_same(await generated(subject.generator, *MANY_KINDS), expected)
+
+    async def test_what_can_never_be_served_is_refused(self, subject: Subject) -> None:
+        await refitted(subject, 1)
+        for request, why in (
+            (group("empty", 1, prompt=()), "prompt_tokens is empty"),
+            (group("foreign", 1, prompt=(1, VOCABULARY)), f"prompt_tokens holds {VOCABULARY}"),
+            (group("long", 1, max_tokens=CONTEXT), f"more than the model's context of {CONTEXT}"),
+            (group("cold", 1, temperature=-1.0), "temperature is -1"),
+        ):
+            with pytest.raises(RequestRefused, match=why):
+                await generated(subject.generator, request)
+        with pytest.raises(RequestRefused, match="tokens"):
+            await subject.generator.continuation_logprobs([1], [[VOCABULARY]])
+        await self.idle(subject)
+
+    async def test_leaving_early_frees_the_slots(self, subject: Subject) -> None:
+        """As many as there are; the next group, of the same name, could not start else before they end."""
+        await refitted(subject, 1)
+        generator = subject.generator
+        many = group("left", *range(CAPACITY), max_tokens=1)
+        long = group("left", *range(CAPACITY), max_tokens=80, min_tokens=80)
+        mixed = GenerationRequest("mixed", (1, 2), (1, 2), SamplingParameters(12))
+
+        async def leave(samples: AsyncGenerator[GeneratedSample]) -> None:
+            async with aclosing(samples):
+                await anext(samples)
+
+        for _ in range(3):
+            waiting = asyncio.create_task(leave(generator.generate(long)))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            check_same(
+                await generated(generator, many, mixed),
+                stepped(torch_engine(subject.folder, 1), many, mixed),
+            )
+        assert generator.in_flight == 0
+        await self.idle(subject)
+
+    async def test_two_of_one_name_are_refused(self, subject: Subject) -> None:
+        await refitted(subject, 1)
+        first = asyncio.create_task(generated(subject.generator, group("twin", 1, 2)))
+        await asyncio.sleep(0)
+        with pytest.raises(RequestRefused, match="twin"):
+            await generated(subject.generator, group("twin", 3))
+        assert len(await first) == 2
+
+    async def test_a_refit_under_load_loses_nothing(self, subject: Subject) -> None:
+        await refitted(subject, 1)
+        generator = subject.generator
+        before = [group(f"before {i}", i, 100 + i) for i in range(10)]
+        after = [group(f"after {i}", i, 100 + i) for i in range(10)]
+        first = asyncio.create_task(generated(generator, *before))
+        await asyncio.sleep(0.02)
+        async with asyncio.timeout(SECONDS), generator.drained():
+            second = asyncio.create_task(generated(generator, *after))
+            await asyncio.sleep(0.02)
+            await generator.refit(weights(2).items(), 2)
+        check_same(await first, stepped(torch_engine(subject.folder, 1), *before))
+        check_same(await second, stepped(torch_engine(subject.folder, 2), *after))
+
+    async def test_an_adapter_is_merged_into_the_last_refit(self, subject: Subject) -> None:
+        await refitted(subject, 1)
+        engine = torch_engine(subject.folder, 1)
+        tokens = [5, 6, 7, 8]
+        async with asyncio.timeout(SECONDS), subject.generator.drained():
+            plain = await subject.generator.sequence_logprobs(tokens)
+            for seed in (3, 4):
+                await subject.generator.adapt(adapter(seed).items(), 0.5, 2 + seed)
+            adapted = await subject.generator.sequence_logprobs(tokens)
+        engine.adapt(adapter(4).items(), 0.5, 6)
+        assert adapted == pytest.approx(engine.sequence_logprobs(tokens), abs=1e-5)
+        assert adapted != pytest.approx(plain, abs=0.05)
+        check_same(await generated(subject.generator, MANY_KINDS[0]), stepped(engine, MANY_KINDS[0]))
+
+    async def test_weights_that_do_not_fit_are_refused_by_name(self, subject: Subject) -> None:
+        good = weights(1)
+        for bad, why in (
+            ({name: weight for name, weight in good.items() if name != "lm_head.weight"}, "lm_head.weight"),
+            (good | {"lm_head.weight": torch.zeros(3, 3)}, "lm_head.weight"),
+            (good | {"model.surplus": torch.zeros(3)}, "model.surplus"),
+        ):
+            async with asyncio.timeout(SECONDS), subject.generator.drained():
+                with pytest.raises(ValueError, match=why):
+                    await subject.generator.refit(bad.items(), 7)
+        await refitted(subject, 1)
+        check_same(
+            await generated(subject.generator, MANY_KINDS[0]),
+            stepped(torch_engine(subject.folder, 1), MANY_KINDS[0]),
+        )
+
+    async def test_log_probabilities_are_those_of_transformers(self, subject: Subject) -> None:
+        """Of the canary, and of given continuations, beside what runs."""
+        await refitted(subject, 2)
+        tokens = [7, 200, 31, 4, 4, 90]
+        with torch.no_grad():
+            logits = model(2)(torch.tensor([tokens])).logits[0].double()
+        true = torch.log_softmax(logits[:-1], -1).gather(1, torch.tensor(tokens)[1:, None])[:, 0].tolist()
+        async with asyncio.timeout(SECONDS):
+            async with subject.generator.drained():
+                canary = await subject.generator.sequence_logprobs(tokens)
+            running = asyncio.create_task(generated(subject.generator, MANY_KINDS[0]))
+            given, version = await subject.generator.continuation_logprobs(tokens[:2], [tokens[2:], [31]])
+            await running
+        assert canary == pytest.approx(true, abs=1e-4)
+        assert given[0] == pytest.approx(true[1:], abs=1e-4)
+        assert given[1] == pytest.approx(true[1:2], abs=1e-4)
+        assert version == 2
+
+    async def test_two_hundred_streams_at_once(self, subject: Subject) -> None:
+        await refitted(subject, 1)
+        requests = [group(str(i), i, prompt=(i % 250, 1 + i % 7), max_tokens=3 + i % 9) for i in range(200)]
+        check_same(
+            await generated(subject.generator, *requests),
+            stepped(torch_engine(subject.folder, 1), *requests),
+        )
+        await self.idle(subject)
+
+    async def idle(self, subject: Subject) -> None:
+        """The load says so, soon."""
+        async with asyncio.timeout(SECONDS):
+            while subject.generator.load.running or subject.generator.load.waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert subject.generator.in_flight == 0

@@ -1,0 +1,137 @@
+"""What a real backend or engine takes of the memory.
+
+`python -m support.measured_memory JOB PART TINY [RANK MEETING]` does the work of two steps of the job's
+trainer or critic, or of one batch of its rollout engine: first on the model of the folder TINY, which is as
+good as none, then on the job's. It prints as JSON its resident bytes in between and the most afterwards: the
+kernel's high-water mark is set back there. All sequences are as long as the job allows.
+"""
+
+import gc
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from kubealign.plan.work import Work, work_of
+from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.job import AlignmentJobSpec
+from kubealign.spec.load import load_jobs
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.algorithms.loading import make_algorithm
+from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.rollout.fixed_weights import folder_weights
+from kubealign_services.training.contract import Head, UpdatePlan
+from kubealign_services.training.torch_backend.backend import TorchBackend
+
+#: Tokens of every prompt and every response.
+PROMPT, RESPONSE = 32, 224
+
+
+def resident(name: str) -> int:
+    """Bytes of a line of /proc/self/status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
+    raise LookupError(name)
+
+
+def set_back() -> None:
+    """The high-water mark is what is resident now (proc_pid_clear_refs(5))."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def batch_of(spec: AlignmentJobSpec, work: Work, step: int) -> Batch:
+    """One step's sequences, with every column that the objectives here read."""
+    generator = torch.Generator().manual_seed(step)
+    tokens = torch.randint(3, 200, (work.sequences, work.sequence), generator=generator)
+    batch = pack(tokens.tolist(), [str(i) for i in range(work.sequences)])
+    length = len(batch.tokens)
+    batch.token_columns["loss_mask"] = (batch.positions >= work.prompt).float()
+    for name in ("advantages", "old_values", "returns"):
+        batch.token_columns[name] = torch.randn(length, generator=generator)
+    if spec.algorithm.value.updates_per_step > 1:
+        batch.token_columns["old_logprobs"] = -torch.rand(length, generator=generator)
+    return batch
+
+
+def train(spec: AlignmentJobSpec, part: str, rank: int, folder: Path | None = None) -> None:
+    algorithm, critic = make_algorithm(spec.algorithm), spec.effective_critic
+    trainer, head = spec.trainer, Head.LANGUAGE_MODEL
+    objective: Objective | None = algorithm.policy_objective()
+    model = spec.policy.model
+    if part == "critic":
+        assert critic is not None and critic.model is not None
+        trainer, head, objective, model = critic, Head.VALUE, algorithm.value_objective(), critic.model
+    assert objective is not None and model.path is not None
+    backend = TorchBackend.create(
+        folder or Path(model.path), head, trainer, total_updates=8, rank=rank, world_size=trainer.ranks
+    )
+    work = work_of(spec, PROMPT, RESPONSE)
+    plan = UpdatePlan(work.epochs, -(-work.sequences * work.epochs // work.updates), seed=1)
+    for step in range(2):
+        backend.train_step(batch_of(spec, work, step), objective, plan)
+
+
+def generate(spec: AlignmentJobSpec, folder: Path | None = None) -> None:
+    engine_spec, sampling, work = (
+        spec.rollout.engine.value,
+        spec.rollout.sampling,
+        work_of(spec, PROMPT, RESPONSE),
+    )
+    assert isinstance(engine_spec, EngineSpec) and spec.policy.model.path is not None
+    folder = folder or Path(spec.policy.model.path)
+    engine = TorchEngine.create(folder, engine_spec)
+    engine.refit(folder_weights(folder), 0)
+    parameters = SamplingParameters(RESPONSE, RESPONSE, sampling.temperature, sampling.top_k, sampling.top_p)
+    for request in requests(engine_spec.max_sequences, work.prompt, parameters):
+        engine.add(request)
+    # Each has its slot of the cache from the start: what follows when all are in is more of the same.
+    while engine.load().waiting:
+        engine.step()
+    for _ in range(3):
+        engine.step()
+
+
+def requests(count: int, prompt: int, parameters: SamplingParameters) -> Iterator[GenerationRequest]:
+    for index in range(count):
+        tokens = tuple((index + j) % 200 + 3 for j in range(prompt))
+        yield GenerationRequest(str(index), tokens, (index,), parameters)
+
+
+def work(spec: AlignmentJobSpec, part: str, rank: int, folder: Path | None) -> None:
+    if part == "rollout":
+        generate(spec, folder)
+    else:
+        train(spec, part, rank, folder)
+
+
+def main(argv: list[str]) -> None:
+    torch.set_num_threads(1)
+    job, part = load_jobs(Path(argv[1]))[0], argv[2]
+    rank = int(argv[4]) if len(argv) > 4 else 0
+    if len(argv) > 5:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{argv[5]}", rank=rank, world_size=job.spec.trainer.ranks
+        )
+    # What the same work on a tiny model brings in, once for all, is the process and not the job's model.
+    work(job.spec, part, rank, Path(argv[3]))
+    gc.collect()
+    before = resident("VmRSS")
+    set_back()
+    work(job.spec, part, rank, None)
+    print(json.dumps({"before": before, "most": resident("VmHWM")}), flush=True)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv)
+    # Libraries' threads may outlive the interpreter's own end.
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,104 @@
+"""Rollout workers of several pods: each starts and restarts as one, and counts as one."""
+
+import json
+from typing import Any
+
+from support.rendering.cluster import Cluster
+from support.rendering.jobs import UID, shared_workers
+
+RANK = "kubealign.dev/worker-rank"
+PODS = ["rollout-0", "rollout-0-r1", "rollout-1", "rollout-1-r1"]
+
+
+def running() -> Cluster:
+    cluster = Cluster(shared_workers())
+    cluster.start()
+    assert cluster.phase == "Running"
+    return cluster
+
+
+def counted(cluster: Cluster) -> tuple[int, int]:
+    """(wanted, ready) of the rollout workers."""
+    role = next(role for role in cluster.job["status"]["roles"] if role["name"] == "rollout")
+    return role["replicas"], role["ready"]
+
+
+def settings(cluster: Cluster, process: str) -> dict[str, Any]:
+    container = cluster.pods[cluster.name(process)]["spec"]["containers"][0]
+    held: dict[str, Any] = json.loads(next(e["value"] for e in container["env"] if "SETTINGS" in e["name"]))
+    return held
+
+
+def test_each_worker_has_its_own_place_to_meet_and_counts_once() -> None:
+    cluster = running()
+    assert [name for name in cluster.short_names() if name.startswith("rollout")] == PODS
+    for process, rank, leader in (("rollout-1", 0, "rollout-1"), ("rollout-1-r1", 1, "rollout-1")):
+        told = settings(cluster, process)
+        assert (told.get("rank", 0), told["world_size"]) == (rank, 2)
+        assert told["rendezvous"].startswith(f"{leader}.shared-peers.team.svc:")
+        assert told.get("serves", True) is (rank == 0)
+        assert cluster.pods[cluster.name(process)]["metadata"]["labels"][RANK] == str(rank)
+    assert RANK not in cluster.pods["shared-trainer-0"]["metadata"]["labels"]
+    assert counted(cluster) == (2, 2)
+    status = cluster.job["status"]
+    assert status["rolloutReplicas"] == 2
+    assert status["selector"] == f"kubealign.dev/job-uid={UID},kubealign.dev/group=rollout,{RANK}=0"
+
+
+def test_a_worker_is_ready_when_all_of_its_pods_are() -> None:
+    cluster = running()
+    cluster.run("shared-rollout-1-r1", ready=False)
+    cluster.settle()
+    assert counted(cluster) == (2, 1)
+
+
+def test_a_pod_that_dies_takes_its_worker_with_it_and_no_other() -> None:
+    cluster = running()
+    cluster.pass_time(100)
+    cluster.end("shared-rollout-0-r1", 1, "RuntimeError: connection reset")
+    rendered = cluster.step()
+    assert cluster.job["status"]["attempts"] == {"rollout-0": 1}
+    assert cluster.job["status"]["restarts"] == 1
+    assert [(held.name, held.grace_seconds) for held in rendered.delete] == [("shared-rollout-0", 1)]
+    assert "starting rollout-0 again (1 of 10 restarts used)" in cluster.message
+    cluster.settle()
+    cluster.finish_leaving()
+    cluster.pass_time(1)
+    cluster.settle()
+    assert cluster.made[-2:] == ["shared-rollout-0", "shared-rollout-0-r1"]
+    cluster.serve()
+    cluster.settle()
+    assert counted(cluster) == (2, 2)
+
+
+def test_scaling_adds_and_removes_whole_workers() -> None:
+    cluster = running()
+    cluster.job["spec"]["rollout"]["replicas"] = 3
+    cluster.settle()
+    assert cluster.made[-2:] == ["shared-rollout-2", "shared-rollout-2-r1"]
+    cluster.serve()
+    cluster.settle()
+    assert (counted(cluster), cluster.job["status"]["rolloutReplicas"]) == ((3, 3), 3)
+    cluster.job["spec"]["rollout"]["replicas"] = 1
+    gone = [held.name for held in cluster.step().delete]
+    assert gone == [f"shared-rollout-{name}" for name in ("2-r1", "2", "1-r1", "1")], (
+        "the highest number goes first"
+    )
+    cluster.finish_leaving()
+    cluster.settle()
+    assert (counted(cluster), cluster.job["status"]["rolloutReplicas"]) == ((1, 1), 1)
+
+
+def test_the_queue_admits_whole_workers() -> None:
+    """Trainer, reward and both pods of the first worker together; the second worker by itself."""
+    cluster = running()
+    group, total = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
+    together = {
+        name: pod["metadata"]["annotations"][total]
+        for name, pod in cluster.pods.items()
+        if group in pod["metadata"]["labels"]
+    }
+    assert together == dict.fromkeys(
+        ["shared-reward-exact-0", "shared-rollout-0", "shared-rollout-0-r1", "shared-trainer-0"],
+        str(len(together)),
+    )

@@ -1,0 +1,142 @@
+"""What vLLM and TensorRT-LLM are asked and answer, in their terms and ours."""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubealign.spec.engines import BetweenPhases, TensorRTLLMEngine, VllmEngine
+from kubealign_services.generation.contract import (
+    Finish,
+    GenerationRequest,
+    RequestRefused,
+    SamplingParameters,
+)
+from kubealign_services.generation.outside.contract import Drawn
+from kubealign_services.generation.outside.distributions import check_distribution, is_cut
+from kubealign_services.generation.outside.samples import sample_of
+from kubealign_services.generation.tensorrt_llm import parameters as tensorrt
+from kubealign_services.generation.tensorrt_llm import results as tensorrt_results
+from kubealign_services.generation.tensorrt_llm.engine import TensorRTLLM
+from kubealign_services.generation.vllm import parameters as vllm
+from kubealign_services.generation.vllm import results as vllm_results
+from kubealign_services.generation.vllm.engine import Vllm
+from kubealign_services.process.failures import PermanentFailure
+
+pytestmark = pytest.mark.timeout(60)
+
+SAMPLING = SamplingParameters(
+    max_tokens=9, min_tokens=2, temperature=0.5, top_k=4, top_p=0.9, stop=("!",), stop_token_ids=(7,)
+)
+
+
+@dataclass
+class Logprob:
+    logprob: float
+
+
+@dataclass
+class Completion:
+    token_ids: list[int]
+    logprobs: Any
+
+
+def request(sampling: SamplingParameters) -> GenerationRequest:
+    return GenerationRequest("g", (1, 2), (5,), sampling)
+
+
+def test_vllm_is_made_without_weights_and_refitted_by_our_worker() -> None:
+    spec = VllmEngine(tensor_parallel=4, pipeline_parallel=2, between_phases=BetweenPhases.FREED)
+    made = vllm.engine_arguments(Path("/m"), spec, 512)
+    assert made["load_format"] == "dummy" and made["enable_sleep_mode"]
+    assert (made["tensor_parallel_size"], made["pipeline_parallel_size"]) == (4, 2)
+    assert (made["dtype"], made["max_model_len"], made["max_num_seqs"]) == ("bfloat16", 512, 256)
+    module, _, name = made["worker_extension_cls"].rpartition(".")
+    assert hasattr(__import__(module, fromlist=[name]), name)
+
+
+def test_vllm_samples_as_the_spec_says() -> None:
+    asked = vllm.sampling_arguments(SAMPLING, (1 << 63) + 3, [2, 7])
+    assert asked["seed"] == 3 and asked["stop"] == ["!"] and asked["stop_token_ids"] == [2, 7]
+    assert (asked["temperature"], asked["top_k"], asked["top_p"]) == (0.5, 4, 0.9)
+    assert asked["ignore_eos"] and asked["include_stop_str_in_output"] and asked["n"] == 1
+
+
+def test_tensorrt_llm_samples_as_the_spec_says() -> None:
+    asked = tensorrt.sampling_arguments(SAMPLING, 3, [2, 7])
+    assert (asked["seed"], asked["temperature"], asked["top_k"], asked["top_p"]) == (3, 0.5, 4, 0.9)
+    assert (asked["end_id"], asked["stop_token_ids"]) == (-1, [2, 7])
+    greedy = tensorrt.sampling_arguments(SamplingParameters(max_tokens=1, temperature=0), 3, [])
+    assert (greedy["temperature"], greedy["top_k"], greedy["top_p"]) == (1.0, 1, None)
+    made = tensorrt.engine_arguments(Path("/m"), TensorRTLLMEngine(tensor_parallel=8), 512)
+    assert made["load_format"] == "dummy" and made["tensor_parallel_size"] == 8
+    assert tensorrt.cache_arguments(TensorRTLLMEngine(cache_share=0.5))["free_gpu_memory_fraction"] == 0.5
+
+
+def test_each_token_has_its_own_log_probability() -> None:
+    told = [{3: Logprob(-0.5), 9: Logprob(-0.1)}, {4: Logprob(-1.5)}]
+    assert vllm_results.drawn_of(Completion([3, 4], told)) == Drawn([3, 4], [-0.5, -1.5])
+    assert tensorrt_results.drawn_of(Completion([3, 4], told)) == Drawn([3, 4], [-0.5, -1.5])
+    assert tensorrt_results.drawn_of(Completion([3, 4], [-0.5, -1.5])).logprobs == [-0.5, -1.5]
+
+
+@pytest.mark.parametrize("results", [vllm_results, tensorrt_results])
+@pytest.mark.parametrize("told", [None, [{3: Logprob(-1)}], [{3: Logprob(-1)}, {5: Logprob(-1)}]])
+def test_a_token_without_one_is_an_error(results: Any, told: Any) -> None:
+    with pytest.raises(ValueError, match="log-probabilit"):
+        results.drawn_of(Completion([3, 4], told))
+
+
+def decode(tokens: Any) -> str:
+    return "".join(chr(96 + token) if token < 27 else "!" for token in tokens)
+
+
+def ended(tokens: list[int], sampling: SamplingParameters) -> tuple[Finish, str]:
+    zeros = [-1.0] * len(tokens)
+    made = sample_of(request(sampling), 0, Drawn(tokens, zeros), zeros, frozenset({7}), 4, 0.0, decode)
+    assert made.versions == [4] * len(tokens)
+    return made.finish, made.text
+
+
+def test_how_a_response_ended_is_read_from_its_tokens() -> None:
+    plain = SamplingParameters(max_tokens=3)
+    assert ended([1, 2, 7], plain) == (Finish.STOP, "ab")
+    assert ended([1, 2, 3], plain) == (Finish.LENGTH, "abc")
+    stop = SamplingParameters(max_tokens=4, stop=("!",))
+    assert ended([1, 2, 30], stop) == (Finish.STOP, "ab")
+    assert ended([1, 2, 3, 4], stop) == (Finish.LENGTH, "abcd")
+
+
+def test_a_greedy_token_could_be_no_other() -> None:
+    sampling = SamplingParameters(max_tokens=2, temperature=0)
+    made = sample_of(request(sampling), 0, Drawn([1, 2], [-1, -2]), [-1, -2], frozenset(), 0, 0.0, decode)
+    assert (made.behaviour_logprobs, made.engine_logprobs) == ([0.0, 0.0], [-1, -2])
+
+
+def test_what_the_engine_cannot_tell_is_refused() -> None:
+    assert not is_cut(SamplingParameters(max_tokens=1, temperature=0.7))
+    assert not is_cut(SamplingParameters(max_tokens=1, temperature=0, top_k=5))
+    check_distribution(request(SamplingParameters(max_tokens=1, top_p=0.9)))
+    with pytest.raises(RequestRefused, match=r"temperature is 0\.5"):
+        check_distribution(request(SAMPLING))
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_vllm_that_is_not_there_is_named() -> None:
+    with pytest.raises(PermanentFailure, match="install the package vllm"):
+        Vllm.create(Path("/m"), VllmEngine(), 512)
+
+
+@pytest.mark.skipif(find_spec("tensorrt_llm") is not None, reason="TensorRT-LLM is installed")
+async def test_tensorrt_llm_that_is_not_there_is_named() -> None:
+    with pytest.raises(PermanentFailure, match="use an image that has it"):
+        await TensorRTLLM.create(Path("/m"), TensorRTLLMEngine(), 512)
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: its own classes were not asked")
+def test_vllm_takes_what_we_say() -> None:
+    from vllm import SamplingParams
+
+    SamplingParams(**vllm.sampling_arguments(SAMPLING, 3, [7]))

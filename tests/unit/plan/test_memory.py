@@ -1,0 +1,177 @@
+"""Bytes by part, against numbers worked out by hand and against the papers' formulas."""
+
+from typing import Any
+
+import pytest
+
+from kubealign.plan import parameters
+from kubealign.plan.activations import korthikanti, layer_cost
+from kubealign.plan.division import Division, division_of, stages
+from kubealign.plan.generated import cache_bytes, generation
+from kubealign.plan.machine import CONTEXT, Device, Machine
+from kubealign.plan.shape import shape_of
+from kubealign.plan.states import megatron_states, torch_states
+from kubealign.plan.trained import TrainedModel, trained
+from kubealign.plan.vocabulary import CHUNK, head_working
+from kubealign.plan.work import Work
+from kubealign.spec.engines import Engine, TensorRTLLMEngine, TorchEngine, VllmEngine
+from kubealign.spec.megatron import MegatronBackend, Recompute
+from kubealign.spec.precision import Precision
+from kubealign.spec.rollout import Sampling
+from kubealign.spec.training import Backend, Lora, TorchBackend, Trainer
+from kubealign_services.generation.torch_engine import cache
+from kubealign_services.training.torch_backend import chunked_logits
+
+pytestmark = pytest.mark.timeout(60)
+
+SHAPE = shape_of(
+    {
+        "model_type": "llama",
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": 10,
+    },
+    "test",
+)
+WORK = Work(prompt=4, response=4, sequences=8, epochs=1, updates=2)
+BF16, FP32 = Precision.BFLOAT16, Precision.FLOAT32
+
+
+def megatron(**fields: Any) -> Trainer:
+    ranks = fields.pop("ranks")
+    return Trainer(ranks=ranks, backend=Backend(megatron=MegatronBackend(**fields)))
+
+
+def test_the_constants_are_those_of_what_is_planned() -> None:
+    assert chunked_logits._LOGITS == CHUNK
+    assert cache.POSITION_BLOCK == 64
+
+
+def test_states_are_sixteen_bytes_a_weight_over_the_ranks() -> None:
+    assert torch_states(100, None, BF16, 1) == {"weights": 400, "gradients": 400, "optimizer": 800}
+    assert torch_states(100, None, FP32, 3) == {"weights": 134, "gradients": 134, "optimizer": 267}
+
+
+def test_below_an_adapter_only_it_has_states() -> None:
+    assert torch_states(100, 10, BF16, 1) == {"weights": 240, "gradients": 40, "optimizer": 80}
+
+
+@pytest.mark.parametrize(
+    ("precision", "distributed", "weights", "optimizer"),
+    [(BF16, True, 2, 12 / 4), (BF16, False, 2, 12), (FP32, True, 4, 8 / 4), (FP32, False, 4, 8)],
+)
+def test_megatrons_states(precision: Precision, distributed: bool, weights: int, optimizer: float) -> None:
+    trainer = megatron(ranks=4, precision=precision, distributed_optimizer=distributed)
+    division = division_of(trainer)
+    assert division == Division(data=4)
+    (stage,) = stages(SHAPE, division)
+    count = parameters.total(SHAPE)
+    assert megatron_states(stage, None, trainer, division) == {
+        "weights": weights * count,
+        "gradients": 4 * count,
+        "optimizer": int(optimizer * count),
+    }
+
+
+def test_activations_of_a_layer_by_hand() -> None:
+    cost = layer_cost(SHAPE, 0, FP32)
+    # Two norms: input, normalised and result of 8; queries 8, keys and values repeated to 8, result 8 and
+    # once more 8, two normalisers; gate, up, activation and product of 16.
+    assert cost.kept(1, False, Recompute.NOTHING) == 4 * (2 * 3 * 8 + 5 * 8 + 2 + 4 * 16)
+    assert cost.kept(1, False, Recompute.LAYERS) == 4 * 8
+    # Computed again from queries of 8, keys and values of 4 each; the result stays with the projection.
+    assert cost.kept(1, False, Recompute.ATTENTION) == 4 * (2 * 3 * 8 + (8 + 4 + 4) + 8 + 4 * 16)
+
+
+def test_tensor_ranks_divide_the_matrices_and_sequence_parallel_ones_the_rest() -> None:
+    cost = layer_cost(SHAPE, 0, BF16)
+    norms, rest = 2 * (4 + 2 + 2) * 8, 2 * (5 * 8 + 4 * 16) + 8
+    assert cost.kept(1, True, Recompute.NOTHING) == norms + rest
+    assert cost.kept(2, False, Recompute.NOTHING) == norms + rest / 2
+    assert cost.kept(2, True, Recompute.NOTHING) == (norms + rest) / 2
+    assert cost.kept(2, True, Recompute.LAYERS) == 2 * 8 / 2
+
+
+@pytest.mark.parametrize(
+    ("tensor", "sequence_parallel", "recompute", "bytes_"),
+    [
+        # GPT-3: h 12288, a 96, s 2048: 5as/h = 80 (Korthikanti et al. 2022, section 4.1).
+        (1, False, Recompute.NOTHING, 12288 * (34 + 80)),
+        (8, False, Recompute.NOTHING, 12288 * (10 + (24 + 80) / 8)),
+        (8, True, Recompute.NOTHING, 12288 * (34 + 80) / 8),
+        (8, True, Recompute.ATTENTION, 12288 * 34 / 8),
+        (8, False, Recompute.LAYERS, 12288 * 2),
+    ],
+)
+def test_the_paper_of_activations(
+    tensor: int, sequence_parallel: bool, recompute: Recompute, bytes_: float
+) -> None:
+    assert korthikanti(12288, 96, 2048, tensor, sequence_parallel, recompute) == pytest.approx(bytes_)
+
+
+def test_the_head_has_two_chunks_and_a_gradient_in_hand() -> None:
+    assert head_working(SHAPE, 6, FP32) == 8 * 6 * 10 + 4 * 80
+    large = SHAPE.with_vocabulary(CHUNK)
+    assert head_working(large, 6, FP32) == 8 * CHUNK + 4 * 8 * CHUNK
+
+
+def test_one_rank_in_fp32_by_hand() -> None:
+    trainer = Trainer(backend=Backend(torch=TorchBackend(microbatch_tokens=16)))
+    found = trained(TrainedModel(SHAPE, trainer, WORK, Device.CPU))
+    weights = 2 * 80 + 2 * (2 * 64 + 2 * 32 + 3 * 128 + 16) + 8
+    layers, ends = 2 * 4 * (48 + 40 + 2 + 64), 4 * (2 * 8 + 2 * 8)
+    assert found.name == "layers' backward"
+    assert found.parts["weights"] + found.parts["gradients"] + found.parts["optimizer"] == 16 * weights
+    assert found.parts["activations"] == 16 * (layers + ends + 4 * (3 * 16 + 8))
+
+
+def test_a_long_sequence_is_a_pass_of_its_own() -> None:
+    trainer = Trainer(backend=Backend(torch=TorchBackend(microbatch_tokens=2)))
+    model = TrainedModel(SHAPE, trainer, WORK, Device.CPU)
+    assert model.tokens(1) == 8
+
+
+def test_a_stage_holds_a_micro_batch_for_each_stage_after_it() -> None:
+    work = Work(prompt=4, response=4, sequences=64, epochs=1, updates=1)
+    trainer = megatron(ranks=2, pipeline_parallel=2, precision=BF16, microbatch_tokens=8)
+    found = trained(TrainedModel(SHAPE, trainer, work, Device.GPU))
+    layer = 2 * (4 + 2 + 2) * 8 + 2 * (5 * 8 + 4 * 16) + 8
+    assert found.name == "backward of stage 0"
+    assert found.parts["process"] == CONTEXT
+    assert found.parts["activations"] == 8 * (2 * layer + 2 * (3 * 16 + 8))
+
+
+def test_a_smaller_adapter_trains_in_less() -> None:
+    whole = trained(TrainedModel(SHAPE, Trainer(), WORK, Device.CPU))
+    adapted = trained(TrainedModel(SHAPE, Trainer(lora=Lora(rank=1)), WORK, Device.CPU))
+    assert adapted.parts["optimizer"] == 8 * parameters.adapter(SHAPE, Lora(rank=1))
+    assert adapted.total < whole.total
+
+
+def test_the_cache_by_hand() -> None:
+    # Keys and values of one head of 4 in two layers, in bf16.
+    assert cache_bytes(SHAPE, 64, BF16) == 2 * 2 * 4 * 2 * 64
+    # One head cannot be divided.
+    assert cache_bytes(SHAPE, 64, BF16, tensor=2) == cache_bytes(SHAPE, 64, BF16)
+
+
+def test_our_engine_has_a_slot_for_every_sequence() -> None:
+    engine = Engine(torch=TorchEngine(max_sequences=3, prefill_tokens=4))
+    found = generation(SHAPE, engine, Sampling(), WORK, Machine())
+    assert found.moment.parts["cache"] == cache_bytes(SHAPE, 3 * 64, FP32)
+    assert found.moment.parts["weights"] == 4 * parameters.total(SHAPE)
+    assert found.moment.parts["activations"] >= 28 * 3 * 10
+
+
+def test_other_engines_fill_what_is_left() -> None:
+    machine = Machine(memory=2 * CONTEXT)
+    vllm = generation(SHAPE, Engine(vllm=VllmEngine(memory_share=0.9)), Sampling(), WORK, machine)
+    assert vllm.moment.total == int(0.9 * 2 * CONTEXT)
+    assert vllm.sequences == 256
+    tight = Machine(memory=CONTEXT + 2 * parameters.total(SHAPE))
+    none = generation(SHAPE, Engine(tensorrt_llm=TensorRTLLMEngine()), Sampling(), WORK, tight)
+    assert none.sequences == 0
+    assert none.moment.total > tight.memory

@@ -1,0 +1,122 @@
+"""Weights are counted as transformers counts them."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    NemotronConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
+
+from kubealign.plan import parameters
+from kubealign.plan.division import Division, stages
+from kubealign.plan.errors import PlanError
+from kubealign.plan.shape import shape_of
+from kubealign.spec.training import Lora, LoraTargets, TargetKind
+
+pytestmark = pytest.mark.timeout(60)
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+MODELS = {
+    "llama": LlamaConfig(**SIZES),
+    "llama-tied": LlamaConfig(**SIZES, tie_word_embeddings=True),
+    "llama-biased": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "llama-wide-heads": LlamaConfig(**SIZES, head_dim=10),
+    "mistral": MistralConfig(**SIZES),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen3": Qwen3Config(**SIZES, head_dim=8),
+    "mixtral": MixtralConfig(**SIZES, num_local_experts=4),
+    "qwen3-moe": Qwen3MoeConfig(
+        **SIZES,
+        head_dim=8,
+        num_experts=6,
+        moe_intermediate_size=16,
+        mlp_only_layers=[1],
+        decoder_sparse_step=2,
+    ),
+    "nemotron": NemotronConfig(**SIZES),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_as_transformers_counts(name: str) -> None:
+    config = MODELS[name]
+    with torch.device("meta"):
+        expected = AutoModelForCausalLM.from_config(config).num_parameters()
+    assert parameters.total(shape_of(config.to_dict(), name)) == expected
+
+
+@pytest.mark.parametrize("kind", [LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig])
+def test_what_a_config_does_not_say_is_its_class_default(kind: Any) -> None:
+    config = kind(num_hidden_layers=1)
+    with torch.device("meta"):
+        expected = AutoModelForCausalLM.from_config(config).num_parameters()
+    said = {"model_type": config.model_type, "num_hidden_layers": 1}
+    if kind in (Qwen2Config,):
+        said["num_key_value_heads"] = config.num_key_value_heads
+    assert parameters.total(shape_of(said, "default")) == expected
+
+
+def test_by_hand() -> None:
+    shape = shape_of({"model_type": "llama", **SIZES}, "test")
+    # q and o 24 x 24 each, k and v 24 x 12 each; three matrices of 24 x 40; two norms.
+    assert parameters.layer(shape, 0) == 2 * 576 + 2 * 288 + 3 * 960 + 48
+    assert parameters.total(shape) == 2 * 101 * 24 + 4 * 4656 + 24 == 23496
+
+
+def test_stages_hold_the_model_between_them() -> None:
+    shape = shape_of({"model_type": "llama", **SIZES}, "test")
+    held = stages(shape, Division(pipeline=2))
+    assert [stage.dense for stage in held] == [101 * 24 + 2 * 4656, 101 * 24 + 2 * 4656 + 24]
+    # Two tensor ranks: norms are repeated, matrices halved.
+    (first, _) = stages(shape, Division(tensor=2, pipeline=2))
+    assert first.dense == (101 * 24 + 2 * (4656 - 48)) // 2 + 2 * 48
+
+
+def test_experts_are_shared_by_their_own_ranks() -> None:
+    shape = shape_of(MODELS["mixtral"].to_dict(), "mixtral")
+    (stage,) = stages(shape, Division(expert=2, data=2))
+    assert stage.experts == 4 * 2 * 3 * 24 * 40
+    assert stage.dense == parameters.total(shape) - 2 * stage.experts
+
+
+def test_an_adapter_by_hand() -> None:
+    shape = shape_of({"model_type": "llama", **SIZES}, "test")
+    lora = Lora(rank=2, targets=LoraTargets(kind=TargetKind.ATTENTION))
+    assert parameters.adapter(shape, lora) == 4 * 2 * (48 + 36 + 36 + 48)
+    named = Lora(rank=2, dora=True, targets=LoraTargets(names=["q_proj", "down_proj"]))
+    assert parameters.adapter(shape, named) == 4 * (2 * (48 + 64) + 24 + 24)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'; a plan knows llama"),
+        ({"model_type": "llama", "hidden_size": 0}, "hidden_size is 0"),
+        ({"model_type": "llama", "hidden_size": 10, "num_attention_heads": 3}, "do not divide"),
+        ({"model_type": "llama", "vocab_size": "big"}, "vocab_size is 'big'"),
+    ],
+)
+def test_what_cannot_be_planned_says_why(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        shape_of(config, "config.json")
+
+
+def test_a_layout_that_does_not_divide_the_model_says_so() -> None:
+    shape = shape_of({"model_type": "llama", **SIZES}, "test")
+    with pytest.raises(PlanError, match="pipelineParallel is 3; it must divide"):
+        stages(shape, Division(pipeline=3))

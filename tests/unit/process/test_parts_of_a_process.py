@@ -1,0 +1,128 @@
+"""Two parts of one process: each has a name and a thread of its own, and they end together."""
+
+import asyncio
+import logging
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kubealign.process import NatsAccess, ProcessSettings, RedisAccess, Role, TlsFiles
+from kubealign_services.colocated.side_by_side import side_by_side
+from kubealign_services.process.context import Context
+from kubealign_services.telemetry.heartbeat import Heartbeat
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def context(beats: list[dict[str, Any]]) -> Context:
+    """As far as its parts are concerned. Each heartbeat is put into `beats`."""
+    nowhere = Path("/nowhere")
+    settings = ProcessSettings(
+        name="trainer-1",
+        role=Role.TRAINER,
+        rank=1,
+        world_size=2,
+        job=nowhere,
+        run_dir=nowhere,
+        shared_memory=nowhere,
+        listen="127.0.0.1:1",
+        tls=TlsFiles(ca=nowhere, certificate=nowhere, key=nowhere),
+        nats=NatsAccess(url="tls://x:1", user="u", password="p"),
+        redis=RedisAccess(host="x", port=1, user="u", password="p", prefix="x:"),
+        rendezvous="127.0.0.1:2",
+        termination=nowhere,
+    )
+    read_model: Any = SimpleNamespace(
+        heartbeat=lambda process, values: beats.append({"of": process, **values})
+    )
+    return Context(
+        settings=settings,
+        job=cast("Any", None),
+        logger=logging.getLogger("test"),
+        stop=asyncio.Event(),
+        metrics=cast("Any", None),
+        read_model=read_model,
+        heartbeat=Heartbeat(read_model, "trainer-1", "trainer"),
+    )
+
+
+async def test_a_part_has_its_own_name_and_thread_and_no_address() -> None:
+    whole = context([])
+    part = whole.beside("rollout-1", Role.ROLLOUT)
+    assert (part.settings.name, part.settings.role) == ("rollout-1", Role.ROLLOUT)
+    assert (part.settings.rank, part.settings.world_size) == (0, 1)
+    assert (part.settings.listen, part.settings.rendezvous) == (None, None)
+    assert part.stop is whole.stop
+    inside, leave = threading.Event(), threading.Event()
+
+    def long() -> str:
+        inside.set()
+        leave.wait(20)
+        return threading.current_thread().name
+
+    pending = asyncio.ensure_future(part.compute(long))
+    await asyncio.to_thread(inside.wait, 10)
+    # The other thread is free, and the process knows what keeps it from ending.
+    assert await whole.compute(lambda: "done") == "done"
+    assert "long" in whole.unfinished
+    leave.set()
+    assert (await pending).startswith("rollout-1")
+    assert whole.unfinished == ""
+    whole.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        await part.compute(long)
+
+
+def test_what_the_parts_say_goes_in_the_same_beats_and_the_first_ones_word_counts() -> None:
+    beats: list[dict[str, Any]] = []
+    whole = context(beats)
+    whole.heartbeat.describe(lambda: {"step": 3, "weight_version": 3})
+    part = whole.beside("rollout-1", Role.ROLLOUT)
+    part.heartbeat.describe(lambda: {"running": 8, "weight_version": 2})
+    said = {name: value for name, value in beats[-1].items() if name != "time"}
+    assert said == {"of": "trainer-1", "role": "trainer", "step": 3, "running": 8, "weight_version": 3}
+
+
+async def _ends() -> None:
+    await asyncio.sleep(0)
+
+
+async def _fails() -> None:
+    raise OSError("the bus is gone")
+
+
+async def test_the_leading_part_decides_the_end_and_the_other_ones_failure_is_the_processs() -> None:
+    ended: list[str] = []
+
+    async def stays(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+
+    await side_by_side(_ends(), stays("other"), patient=True)
+    assert ended == ["other"]
+    with pytest.raises(OSError, match="the bus is gone"):
+        await side_by_side(_fails(), stays("other"), patient=True)
+    with pytest.raises(OSError, match="the bus is gone"):
+        await side_by_side(stays("leading"), _fails(), patient=True)
+    assert ended == ["other", "other", "leading"]
+
+
+async def test_a_leading_part_outlives_company_that_has_ended_in_good_order() -> None:
+    leave = asyncio.Event()
+    ended: list[str] = []
+
+    async def leading() -> None:
+        await leave.wait()
+        ended.append("leading")
+
+    both = asyncio.ensure_future(side_by_side(leading(), _ends(), patient=True))
+    await asyncio.sleep(0.01)
+    assert not both.done()
+    leave.set()
+    await both
+    assert ended == ["leading"]

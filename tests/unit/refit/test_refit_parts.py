@@ -1,0 +1,328 @@
+"""Several ranks publish, one receiver takes what it wants of each; dense bytes and deltas."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from kubealign.spec.rollout import Encoding, Transport
+from kubealign.v1 import refit_pb2
+from kubealign_services.refit.announcing import announcement_of
+from kubealign_services.refit.manifest import BadManifest, CorruptTransfer
+from kubealign_services.refit.plan import Wanted
+from kubealign_services.refit.publisher import WeightsPublisher
+from kubealign_services.refit.receiver import WeightsReceiver
+from kubealign_services.refit.snapshot import HEADER_BYTES
+from kubealign_services.refit.tiling import Box
+from kubealign_services.rpc.errors import NotFound, Unreachable
+from kubealign_services.training.slices import WeightSlice
+
+pytestmark = pytest.mark.timeout(60)
+
+Chunk = refit_pb2.WeightsChunk
+
+
+class Ranks:
+    """Two ranks that share a machine: `w` is cut between them by rows, rank 1 alone has `b`. Streams go
+    through `harm`, which is told the rank, and are counted with what was asked for."""
+
+    def __init__(self, folder: Path, transport: Transport, encoding: Encoding) -> None:
+        self.folder = folder
+        self.publishers = [
+            WeightsPublisher(folder, f"trainer-{rank}:1", transport, rank=rank, encoding=encoding)
+            for rank in range(2)
+        ]
+        generator = torch.Generator().manual_seed(5)
+        self.weights = {
+            "w": torch.randn(64, 50, generator=generator).bfloat16(),
+            "b": torch.randn(300, generator=generator),
+        }
+        self.asked: list[tuple[int, bool]] = []
+        self.harm: Callable[[int, Chunk], None] = lambda rank, chunk: None
+        self.gone: set[int] = set()
+
+    def slices(self, rank: int) -> Iterator[WeightSlice]:
+        rows = slice(0, 40) if rank == 0 else slice(40, 64)
+        yield WeightSlice("w", (64, 50), (rows.start, 0), self.weights["w"][rows])
+        if rank == 1:
+            yield WeightSlice.whole("b", self.weights["b"])
+
+    def publish(self, version: int) -> refit_pb2.WeightsAnnouncement:
+        base = self.publishers[0].base
+        parts = [publisher.write(self.slices(rank)) for rank, publisher in enumerate(self.publishers)]
+        made = announcement_of(parts, fence=1, version=version, canary=refit_pb2.Canary(), base=base)
+        for publisher in self.publishers:
+            publisher.seal(made.weights)
+        return made
+
+    def step(self) -> None:
+        """A small update: some elements of both change."""
+        self.weights["w"][::7, 3] *= 1.01
+        self.weights["b"][5:9] += 1.0
+
+    async def stream(
+        self, address: str, request: refit_pb2.FetchWeightsRequest, timeout: float
+    ) -> AsyncGenerator[Chunk]:
+        rank = int(address.removeprefix("trainer-").removesuffix(":1"))
+        self.asked.append((rank, request.delta))
+        if rank in self.gone:
+            raise Unreachable(f"nobody at {address}")
+        for chunk in self.publishers[rank].chunks(request):
+            self.harm(rank, chunk)
+            yield chunk
+            await asyncio.sleep(0)
+
+    def receiver(
+        self, near: bool, wanted: Wanted | None = None, encoding: Encoding = Encoding.DENSE
+    ) -> WeightsReceiver:
+        folder = self.folder if near else self.folder / "nowhere"
+        return WeightsReceiver(folder, self.stream, 10.0, wanted, encoding)
+
+    def flip(self, part: refit_pb2.WeightsPart, place: int) -> None:
+        """A stray write into the part's segment."""
+        path = self.folder / part.sources[0].shared_memory.name
+        data = bytearray(path.read_bytes())
+        data[HEADER_BYTES + place] ^= 1
+        path.write_bytes(data)
+
+    def close(self) -> None:
+        for publisher in self.publishers:
+            publisher.close()
+
+
+Start = Callable[..., Ranks]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    made: list[Ranks] = []
+
+    def create(transport: Transport = Transport.AUTO, encoding: Encoding = Encoding.DENSE) -> Ranks:
+        made.append(Ranks(tmp_path, transport, encoding))
+        return made[-1]
+
+    yield create
+    for ranks in made:
+        ranks.close()
+
+
+async def taken(
+    receiver: WeightsReceiver, announcement: refit_pb2.WeightsAnnouncement
+) -> tuple[dict[str, Tensor], str, int, int]:
+    """What an engine has copied; transport, received bytes, parts that came as deltas."""
+    async with receiver.fetch(announcement) as transfer:
+        copied = {name: tensor.clone() for name, tensor in transfer.tensors}
+        transfer.confirm()
+        return copied, transfer.transport, transfer.received_bytes, transfer.delta_parts
+
+
+# w: 64 x 50 of 2 bytes; rank 0 has 4000, rank 1 has 2400 of it and 300 x 4 of b, from 2432 on.
+DENSE = 4000 + 2400 + 1200
+
+
+def same(found: dict[str, Tensor], weights: dict[str, Tensor]) -> bool:
+    return found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize("near", [True, False], ids=["shared memory", "stream"])
+async def test_whole_tensors_are_put_together_of_two_ranks(start: Start, near: bool) -> None:
+    ranks = start()
+    receiver = ranks.receiver(near)
+    for version in range(3):
+        announcement = ranks.publish(version)
+        assert [part.size_bytes for part in announcement.parts] == [4000, 3632]
+        assert announcement.size_bytes == 7632 and not announcement.HasField("base")
+        found, transport, received, deltas = await taken(receiver, announcement)
+        assert same(found, ranks.weights)
+        # A stream carries the padding between neighbours too.
+        assert (transport, received, deltas) == (("shared_memory", DENSE, 0) if near else ("stream", 7632, 0))
+        ranks.step()
+    assert len(ranks.asked) == (0 if near else 6)
+
+
+async def test_a_split_engine_takes_only_its_own(start: Start) -> None:
+    ranks = start(Transport.STREAM)
+
+    def columns(name: str, shape: tuple[int, ...]) -> list[Box]:
+        """Rows 0 to 40 of the matrix, its right half."""
+        return [Box((0, 25), (40, 25))] if name == "w" else []
+
+    announcement = ranks.publish(0)
+    async with ranks.receiver(near=False, wanted=columns).fetch(announcement) as transfer:
+        (piece,) = transfer.tensors.slices()
+        assert (piece.name, piece.shape, piece.start) == ("w", (64, 50), (0, 25))
+        assert torch.equal(piece.tensor, ranks.weights["w"][:40, 25:])
+        assert transfer.received_bytes == 4000
+    # Nothing was asked of the rank that has nothing of it.
+    assert ranks.asked == [(0, False)]
+
+
+async def test_one_ranks_part_corrupt_is_told_and_elsewhere_mended(start: Start) -> None:
+    ranks = start()
+    announcement = ranks.publish(0)
+    ranks.flip(announcement.parts[1], 2440)
+    for near in (True, False):
+        with pytest.raises(CorruptTransfer, match=r"the part of rank 1: 1 of 2 tensors from .*: b"):
+            await taken(ranks.receiver(near), announcement)
+    ranks.flip(announcement.parts[1], 2440)
+
+    def once(rank: int, chunk: Chunk) -> None:
+        if ranks.asked.count((1, False)) == 1 and rank == 1:
+            chunk.data = bytes([chunk.data[0] ^ 1]) + chunk.data[1:]
+
+    ranks.asked.clear()
+    ranks.harm = once
+    announcement = ranks.publish(1)
+    found, *_ = await taken(ranks.receiver(near=False), announcement)
+    assert same(found, ranks.weights)
+    # The one that was corrupt was asked once more, the other was not.
+    assert sorted(ranks.asked) == [(0, False), (1, False), (1, False)]
+
+
+async def test_one_ranks_part_gone_is_told(start: Start) -> None:
+    ranks = start()
+    announcement = ranks.publish(0)
+    (ranks.folder / announcement.parts[0].sources[0].shared_memory.name).unlink()
+    # Its file is gone, its stream is not.
+    found, transport, *_ = await taken(ranks.receiver(near=True), announcement)
+    assert same(found, ranks.weights) and transport == "stream"
+    ranks.gone.add(0)
+    with pytest.raises(Unreachable, match=r"the part of rank 0: .*nobody at trainer-0:1"):
+        await taken(ranks.receiver(near=False), announcement)
+    late = ranks.publish(1)
+    ranks.publish(2)
+    ranks.publish(3)
+    ranks.gone.clear()
+    with pytest.raises(NotFound, match=r"the part of rank [01]: weights version 1 .* are gone"):
+        await taken(ranks.receiver(near=False), late)
+
+
+async def test_a_manifest_that_lacks_a_ranks_part_is_refused(start: Start) -> None:
+    announcement = start().publish(0)
+    del announcement.parts[1]
+    announcement.size_bytes = 4000
+    receiver = WeightsReceiver(Path("/nowhere"), None, 1.0)  # type: ignore[arg-type]
+    with pytest.raises(BadManifest, match=r"w: \[40:64, 0:50\] of \[64, 50\] is in no part"):
+        await taken(receiver, announcement)
+
+
+async def test_after_the_first_version_only_changes_are_streamed(start: Start) -> None:
+    ranks = start(encoding=Encoding.DELTA)
+    near, far = (ranks.receiver(at_home, encoding=Encoding.DELTA) for at_home in (True, False))
+    plain = ranks.receiver(near=False)
+    for version in range(4):
+        announcement = ranks.publish(version)
+        assert announcement.HasField("base") == (version > 0)
+        ranks.asked.clear()
+        found, transport, received, deltas = await taken(far, announcement)
+        assert same(found, ranks.weights)
+        assert sorted(ranks.asked) == [(0, version > 0), (1, version > 0)]
+        assert (transport, deltas) == ("stream", 2 if version else 0)
+        if version:
+            assert received == sum(sum(part.delta_sizes) for part in announcement.parts)
+            assert received < DENSE / 8
+        # Where memory is shared nothing has to travel; and who keeps nothing takes all.
+        found, transport, received, deltas = await taken(near, announcement)
+        assert (same(found, ranks.weights), transport, received, deltas) == (True, "shared_memory", DENSE, 0)
+        found, _, received, deltas = await taken(plain, announcement)
+        assert (same(found, ranks.weights), received, deltas) == (True, 7632, 0)
+        ranks.step()
+
+
+async def test_who_does_not_hold_the_base_takes_all(start: Start) -> None:
+    """One that comes late, one that missed a version, one whose last refit failed."""
+    ranks = start(Transport.STREAM, Encoding.DELTA)
+    receiver = ranks.receiver(near=False, encoding=Encoding.DELTA)
+
+    async def deltas(who: WeightsReceiver, announcement: refit_pb2.WeightsAnnouncement) -> int:
+        ranks.asked.clear()
+        found, _, _, count = await taken(who, announcement)
+        assert same(found, ranks.weights)
+        # Nor are changes asked for that could not be used.
+        assert [delta for _, delta in ranks.asked].count(True) == count
+        return count
+
+    assert await deltas(receiver, ranks.publish(0)) == 0
+    ranks.step()
+    assert await deltas(receiver, ranks.publish(1)) == 2
+    ranks.step()
+    assert await deltas(ranks.receiver(near=False, encoding=Encoding.DELTA), ranks.publish(2)) == 0
+    ranks.step()
+    assert await deltas(receiver, ranks.publish(3)) == 0
+    ranks.step()
+    assert await deltas(receiver, ranks.publish(4)) == 2
+    ranks.step()
+    fifth = ranks.publish(5)
+    with pytest.raises(RuntimeError, match="the canary"):
+        async with receiver.fetch(fifth):
+            raise RuntimeError("the canary")
+    ranks.step()
+    assert await deltas(receiver, ranks.publish(6)) == 0
+    ranks.step()
+    assert await deltas(receiver, ranks.publish(7)) == 2
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+async def test_changes_that_cannot_be_used_are_made_good_by_a_full_transfer(start: Start, how: str) -> None:
+    ranks = start(Transport.STREAM, Encoding.DELTA)
+    receiver = ranks.receiver(near=False, encoding=Encoding.DELTA)
+    await taken(receiver, ranks.publish(0))
+    ranks.step()
+    announcement = ranks.publish(1)
+    ranks.asked.clear()
+
+    def harm(rank: int, chunk: Chunk) -> None:
+        if rank == 0 and (0, False) not in ranks.asked:
+            if how == "gone":
+                raise NotFound("no deltas here")
+            # The last byte, of the compressed changes: they unpack to others, or not at all.
+            end = b"" if how == "cut" else bytes([chunk.data[-1] ^ 0x40])
+            chunk.data = chunk.data[:-1] + end
+
+    ranks.harm = harm
+    found, _, _, deltas = await taken(receiver, announcement)
+    assert same(found, ranks.weights)
+    assert sorted(ranks.asked) == [(0, False), (0, True), (1, True)] and deltas == 1
+    # From there on changes come again, to the full one too.
+    ranks.harm = lambda rank, chunk: None
+    ranks.step()
+    found, _, _, deltas = await taken(receiver, ranks.publish(2))
+    assert same(found, ranks.weights) and deltas == 2
+
+
+async def test_a_part_whose_changes_take_more_than_itself_is_sent_whole(start: Start) -> None:
+    ranks = start(Transport.STREAM, Encoding.DELTA)
+    receiver = ranks.receiver(near=False, encoding=Encoding.DELTA)
+    await taken(receiver, ranks.publish(0))
+    # Random bits in all of `w`; of rank 1's part that is two thirds.
+    generator = torch.Generator().manual_seed(9)
+    bits = torch.randint(0, 1 << 15, (64, 50), generator=generator, dtype=torch.int16)
+    ranks.weights["w"] = bits.view(torch.bfloat16).nan_to_num()
+    announcement = ranks.publish(1)
+    assert [len(part.delta_sizes) for part in announcement.parts] == [0, 2]
+    found, _, _, deltas = await taken(receiver, announcement)
+    assert same(found, ranks.weights) and deltas == 1
+    # Another shape is no change of the same tensor.
+    ranks.weights["b"] = torch.zeros(299)
+    announcement = ranks.publish(2)
+    assert [len(part.delta_sizes) for part in announcement.parts] == [1, 0]
+    found, _, _, deltas = await taken(receiver, announcement)
+    assert same(found, ranks.weights) and deltas == 1
+
+
+async def test_a_split_engine_takes_only_its_own_changes(start: Start) -> None:
+    ranks = start(Transport.STREAM, Encoding.DELTA)
+
+    def bias(name: str, shape: tuple[int, ...]) -> list[Box]:
+        return [Box((4,), (3,))] if name == "b" else []
+
+    receiver = ranks.receiver(near=False, wanted=bias, encoding=Encoding.DELTA)
+    await taken(receiver, ranks.publish(0))
+    ranks.step()
+    announcement = ranks.publish(1)
+    found, _, received, deltas = await taken(receiver, announcement)
+    assert torch.equal(found["b"], ranks.weights["b"][4:7])
+    assert (received, deltas) == (announcement.parts[1].delta_sizes[1], 1)

@@ -1,0 +1,119 @@
+"""Tensors at rest: the memory is given back, and comes again with what was in it. On a CPU, whose memory
+stands for the accelerator's."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kubealign_services.residence.swap import Stays, Swap, swapping
+
+pytestmark = pytest.mark.timeout(30)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def tensors() -> list[Tensor]:
+    return [torch.arange(6.0).reshape(2, 3), torch.tensor([7, 8]), torch.zeros(0)]
+
+
+@pytest.fixture
+def swap(tensors: list[Tensor]) -> Swap:
+    return Swap(lambda: tensors, CPU)
+
+
+def test_the_memory_goes_and_comes_again_with_every_bit(swap: Swap, tensors: list[Tensor]) -> None:
+    before = [tensor.clone() for tensor in tensors]
+    swap.offload()
+    assert swap.resting
+    assert [tensor.untyped_storage().nbytes() for tensor in tensors] == [0, 0, 0]
+    swap.offload()
+    swap.reload()
+    swap.reload()
+    assert not swap.resting
+    assert all(now.equal(then) for now, then in zip(tensors, before, strict=True))
+
+
+def test_what_shares_a_storage_shares_it_afterwards(tensors: list[Tensor]) -> None:
+    whole = torch.arange(8.0)
+    part, tied = whole[2:5], whole.view(2, 4)
+    swap = Swap(lambda: [part, tied, whole], CPU)
+    swap.offload()
+    swap.reload()
+    assert part.tolist() == [2, 3, 4]
+    part[0] = 20
+    assert tied[0, 2] == 20
+
+
+def test_what_has_not_changed_is_not_copied_again(swap: Swap, tensors: list[Tensor]) -> None:
+    swap.offload()
+    swap.reload()
+    tensors[0][0, 0] = 99
+    swap.offload()
+    swap.reload()
+    assert tensors[0][0, 0] == 0, "nobody said that it had changed"
+    tensors[0][0, 0] = 99
+    swap.changed()
+    swap.offload()
+    swap.reload()
+    assert tensors[0][0, 0] == 99
+
+
+def test_tensors_that_have_come_since_are_seen_and_the_hosts_memory_is_used_again(
+    swap: Swap, tensors: list[Tensor]
+) -> None:
+    swap.offload()
+    first = swap._copies[0].data_ptr()
+    swap.reload()
+    tensors.append(torch.tensor([5.0]))
+    swap.offload()
+    assert tensors[-1].untyped_storage().nbytes() == 0
+    assert swap._copies[0].data_ptr() == first
+    swap.reload()
+    assert tensors[-1].tolist() == [5]
+
+
+def test_room_for_what_comes_now_is_taken_without_a_copy(swap: Swap, tensors: list[Tensor]) -> None:
+    swap.offload()
+    swap.reload_empty()
+    assert tensors[0].untyped_storage().nbytes() == 24
+    tensors[0].fill_(3)
+    tensors[1].fill_(4)
+    swap.offload()
+    swap.reload()
+    assert tensors[0].eq(3).all(), "what came is what is copied"
+    assert tensors[1].eq(4).all()
+
+
+def test_an_optimiser_goes_on_as_if_nothing_had_been() -> None:
+    def trained(*, rests: bool) -> Tensor:
+        torch.manual_seed(3)
+        layer = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1)
+
+        def held() -> list[Tensor]:
+            moments = [m for state in optimizer.state.values() for m in state.values()]
+            return [*layer.parameters(), *moments]
+
+        swap = Swap(held, CPU)
+        for _ in range(4):
+            if rests:
+                swap.offload()
+                swap.reload()
+            swap.changed()
+            optimizer.zero_grad()
+            layer(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+        return layer.weight.detach()
+
+    assert trained(rests=True).equal(trained(rests=False))
+
+
+def test_a_cpus_tensors_stay(tensors: list[Tensor]) -> None:
+    stays = swapping(lambda: tensors, CPU)
+    assert isinstance(stays, Stays)
+    stays.offload()
+    assert tensors[0].sum() == 15
+    stays.changed()
+    stays.reload()
+    stays.reload_empty()
+    assert tensors[0].sum() == 15

@@ -1,0 +1,163 @@
+"""A trainer that shares its accelerator: its commands hold the lease, and rests change no number."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubealign.spec.precision import Precision
+from kubealign.spec.training import Backend, Lora, Trainer
+from kubealign.spec.training import TorchBackend as TorchSpec
+from kubealign_services.algorithms.contract import Objective
+from kubealign_services.batch.packed import Batch
+from kubealign_services.residence.lease import Lease
+from kubealign_services.residence.swap import Swap
+from kubealign_services.training.contract import Head, TrainingBackend, UpdatePlan
+from kubealign_services.training.shared_accelerator import TRAINING, SharedAccelerator, TrainingTenant
+from kubealign_services.training.torch_backend import backend as backend_module
+from kubealign_services.training.torch_backend import frozen as frozen_module
+from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.frozen import FrozenModel
+from kubealign_services.training.torch_backend.models import load_model
+from kubealign_services.training.torch_backend.packed_model import PackedModel
+
+pytestmark = pytest.mark.timeout(120)
+LOGPROBS = frozenset({"logprobs"})
+OTHER = "generation"
+
+
+class Nothing:
+    """The other tenant."""
+
+    def leave(self) -> None: ...
+
+    def enter(self) -> None: ...
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU's memory stands for an accelerator's: else nothing would be moved."""
+
+    def loaded(*arguments: Any) -> PackedModel:
+        model = load_model(*arguments)
+        for parameter in model.parameters():
+            # Not the file's own pages: those cannot be given back.
+            parameter.data = parameter.data.clone()
+        return model
+
+    for module in (backend_module, frozen_module):
+        monkeypatch.setattr(module, "swapping", Swap)
+        monkeypatch.setattr(module, "load_model", loaded)
+
+
+def shared() -> tuple[Lease, SharedAccelerator]:
+    tenant = TrainingTenant()
+    lease = Lease({TRAINING: tenant, OTHER: Nothing()}, timeout=5.0)
+    return lease, SharedAccelerator(lease, tenant)
+
+
+def nothing(lease: Lease | None = None) -> None:
+    """Nobody comes between."""
+
+
+@pytest.mark.parametrize(
+    ("precision", "lora"),
+    [(Precision.BFLOAT16, None), (Precision.FLOAT32, Lora(rank=2))],
+    ids=["sharded", "lora"],
+)
+@pytest.mark.usefixtures("moved")
+def test_training_goes_on_as_if_nobody_had_come_between(
+    precision: Precision,
+    lora: Lora | None,
+    llama: Path,
+    make_batch: Callable[..., Batch],
+    objective: Objective,
+    tmp_path: Path,
+) -> None:
+    spec = Trainer(backend=Backend(torch=TorchSpec(precision=precision)), lora=lora)
+
+    def create() -> TrainingBackend:
+        return TorchBackend.create(llama, Head.LANGUAGE_MODEL, spec, total_updates=4)
+
+    def trained(folder: Path, between: Callable[[], None], made: TorchBackend) -> list[Any]:
+        folder.mkdir()
+        found: list[Any] = []
+        for step in range(2):
+            between()
+            found.append(made.train_step(make_batch(5, 9, 3), objective, UpdatePlan(1, 2, seed=step)))
+            between()
+            found.append(made.forward(make_batch(4, 6), LOGPROBS)["logprobs"].tolist())
+            between()
+        made.save(folder)
+        between()
+        made.load(folder)
+        between()
+        found.append(made.forward(make_batch(4, 6), LOGPROBS)["logprobs"].tolist())
+        return found
+
+    lease, accelerator = shared()
+
+    def between() -> None:
+        with lease.held(OTHER, "samples"):
+            # But for AdamW's counts of steps: an accelerator has none of them.
+            large = [tensor for tensor in made._tensors() if tensor.numel() > 1]
+            assert sum(tensor.untyped_storage().nbytes() for tensor in large) == 0
+        with accelerator.held("what follows"):
+            assert lease.resident == TRAINING
+
+    plain = create()
+    assert isinstance(plain, TorchBackend)
+    wanted = trained(tmp_path / "plain", nothing, plain)
+    with accelerator.held("Load"):
+        made = accelerator.making(create)()
+    assert isinstance(made, TorchBackend)
+    assert trained(tmp_path / "shared", between, made) == wanted
+
+
+@pytest.mark.usefixtures("moved")
+def test_a_frozen_model_is_copied_once_and_rests_between_two_questions(
+    llama: Path, make_batch: Callable[..., Batch]
+) -> None:
+    model = FrozenModel.load(llama, Head.LANGUAGE_MODEL, Precision.FLOAT32, 64)
+    wanted = model.forward(make_batch(5, 9), LOGPROBS)["logprobs"]
+    copies = []
+    for _ in range(3):
+        model.offload()
+        assert sum(tensor.untyped_storage().nbytes() for tensor in model._tensors()) == 0
+        swap = model._swap
+        assert isinstance(swap, Swap)
+        copies.append([copy.data_ptr() for copy in swap._copies])
+        assert model.forward(make_batch(5, 9), LOGPROBS)["logprobs"].equal(wanted)
+    assert copies[0] == copies[1] == copies[2]
+
+
+def test_each_command_holds_the_lease_but_the_one_that_touches_nothing() -> None:
+    lease, accelerator = shared()
+    seen: dict[str, str | None] = {}
+
+    def command(name: str) -> Callable[[bytes], bytes]:
+        def run(payload: bytes) -> bytes:
+            seen[name] = lease.holder
+            return payload + name.encode()
+
+        return run
+
+    handlers = accelerator.leased({name: command(name) for name in ("Describe", "TrainStep", "Load")})
+    lease.take(OTHER, "samples")
+    assert handlers["Describe"](b"a ") == b"a Describe"
+    lease.release(OTHER)
+    assert handlers["TrainStep"](b"b ") == b"b TrainStep"
+    handlers["Load"](b"")
+    assert seen == {"Describe": OTHER, "TrainStep": TRAINING, "Load": TRAINING}
+    assert lease.holder is None
+
+
+def test_a_backend_that_cannot_be_moved_is_refused_by_name() -> None:
+    class Heavy:
+        """Without offload and reload."""
+
+    _, accelerator = shared()
+    make: Any = accelerator.making(Heavy)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"Heavy cannot give its memory back: set trainer\.backend\.torch"):
+        make()

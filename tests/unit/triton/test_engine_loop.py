@@ -1,0 +1,262 @@
+"""The server's side without a server: sessions, streams and control requests, over an engine that counts."""
+
+import math
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kubealign.spec.engines import TorchEngine
+from kubealign_services.generation.contract import (
+    EngineLoad,
+    Finish,
+    GeneratedSample,
+    GenerationRequest,
+    RequestRefused,
+    SamplingParameters,
+)
+from kubealign_services.generation.triton_engine.engine_loop import EngineLoop
+from kubealign_services.generation.triton_engine.messages import (
+    Op,
+    decoded,
+    encoded,
+    read_request,
+    read_sample,
+    request_fields,
+    sample_fields,
+)
+from kubealign_services.generation.triton_engine.weights_file import write_weights
+
+SECONDS = 20.0
+
+
+class Counting:
+    """A sample of n tokens takes n steps; the tokens are 0, 1, 2 ..."""
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.taken: dict[str, Tensor] = {}
+        self._running: dict[str, tuple[GenerationRequest, int]] = {}
+
+    def add(self, request: GenerationRequest) -> None:
+        if not request.prompt_tokens:
+            raise RequestRefused("prompt_tokens is empty")
+        if request.request_id in self._running:
+            raise RequestRefused("it is here already")
+        self._running[request.request_id] = (request, 0)
+
+    def abort(self, request_id: str) -> None:
+        self._running.pop(request_id, None)
+
+    def step(self) -> list[GeneratedSample]:
+        ended: list[GeneratedSample] = []
+        for name, (request, made) in list(self._running.items()):
+            if request.prompt_tokens == (13,):
+                raise ArithmeticError("logits that are NaN")
+            self._running[name] = (request, made + 1)
+            if made + 1 == request.sampling.max_tokens:
+                del self._running[name]
+                tokens = list(range(made + 1))
+                flat = [-0.5] * len(tokens)
+                ended += [
+                    GeneratedSample(
+                        name, i, tokens, flat, flat, [self.version] * len(tokens), Finish.LENGTH, ""
+                    )
+                    for i in range(len(request.seeds))
+                ]
+        return ended
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(running=len(self._running))
+
+    def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        self.taken = {name: tensor.clone() for name, tensor in tensors}
+        self.version = version
+
+    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+        raise RuntimeError("an adapter came before its base")
+
+    def sequence_logprobs(self, tokens: list[int]) -> list[float]:
+        if len(tokens) < 2:
+            raise ValueError("too few tokens")
+        return [-float(token) for token in tokens[1:]]
+
+
+class Stream:
+    """A Reply that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = []
+        self.closed = threading.Event()
+        self.gone = False
+        self._news = threading.Condition()
+
+    def send(self, message: dict[str, Any]) -> None:
+        with self._news:
+            self.said.append(decoded(encoded(message)))
+            self._news.notify_all()
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def left(self) -> bool:
+        return self.gone
+
+    def first(self) -> dict[str, Any]:
+        with self._news:
+            assert self._news.wait_for(lambda: bool(self.said), SECONDS)
+            return self.said[0]
+
+
+class Client:
+    def __init__(self) -> None:
+        self.made: list[Counting] = []
+        self.loop = EngineLoop(self._create)
+        self.session = ""
+        self.thread = threading.Thread(target=self.loop.run)
+        self.thread.start()
+
+    def _create(self, folder: Path, spec: TorchEngine, threads: int | None) -> Counting:
+        if folder.name == "bad":
+            raise ValueError(f"{folder} is no model")
+        self.made.append(Counting())
+        return self.made[-1]
+
+    def open(self, owner: str = "w0", folder: str = "/model") -> Stream:
+        opened = Stream()
+        engine = TorchEngine().model_dump(mode="json")
+        message = {"op": Op.OPEN, "owner": owner, "folder": folder, "engine": engine, "threads": 1}
+        self.loop.submit(message, opened)
+        if "result" in opened.first():
+            self.session = opened.first()["result"]["session"]
+        return opened
+
+    def say(self, op: str, **fields: Any) -> Stream:
+        stream = Stream()
+        self.loop.submit({"op": op, "session": self.session, **fields}, stream)
+        return stream
+
+    def refit(self, folder: Path, version: int) -> None:
+        entries = write_weights(folder / "weights", [("w", torch.tensor([1.0, 2.0]))])
+        asked = self.say(Op.REFIT, path=str(folder / "weights"), tensors=entries, version=version)
+        assert asked.first() == {"result": None}
+
+    def generate(self, name: str, tokens: int, prompt: tuple[int, ...] = (1,), samples: int = 2) -> Stream:
+        request = GenerationRequest(name, prompt, tuple(range(samples)), SamplingParameters(tokens))
+        return self.say(Op.GENERATE, request=request_fields(request))
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    made = Client()
+    yield made
+    made.loop.stop()
+    made.thread.join(SECONDS)
+    assert not made.thread.is_alive()
+
+
+def test_messages_come_through_as_they_were() -> None:
+    request = GenerationRequest(
+        "r", (1, 2), (2**64 - 1, 0), SamplingParameters(4, 1, 0.7, 3, 0.9, ("a", "b"), (5, 6))
+    )
+    assert read_request(decoded(encoded(request_fields(request)))) == request
+    sample = GeneratedSample("r", 1, [3], [-math.inf], [-1 / 3], [7], Finish.STOP, "é", 0.25)
+    assert read_sample(decoded(encoded(sample_fields(sample)))) == sample
+    with pytest.raises(ValueError, match="a message is a JSON object, not list"):
+        decoded(b"[]")
+
+
+def test_samples_come_and_their_stream_is_closed(client: Client, tmp_path: Path) -> None:
+    client.open()
+    assert client.generate("early", 2).first()["error"] == "lost"
+    client.refit(tmp_path, 4)
+    assert torch.equal(client.made[0].taken["w"], torch.tensor([1.0, 2.0]))
+    stream = client.generate("a", 3)
+    assert stream.closed.wait(SECONDS)
+    samples = [read_sample(said["sample"]) for said in stream.said]
+    assert [(s.sample, s.tokens, s.versions) for s in samples] == [(i, [0, 1, 2], [4, 4, 4]) for i in (0, 1)]
+
+
+def test_what_is_aborted_holds_nothing(client: Client, tmp_path: Path) -> None:
+    """Its name is free at once; what runs beside it goes on."""
+    client.open()
+    client.refit(tmp_path, 1)
+    endless = client.generate("a", 10**9)
+    beside = client.generate("b", 5)
+    client.say(Op.ABORT, request_id="a")
+    again = client.generate("a", 2)
+    for stream in (endless, beside, again):
+        assert stream.closed.wait(SECONDS)
+    assert not endless.said
+    assert len(beside.said) == len(again.said) == 2
+
+
+@pytest.mark.parametrize("how", ["close", "gone"])
+def test_a_session_that_ends_takes_its_streams_along(client: Client, tmp_path: Path, how: str) -> None:
+    opened = client.open()
+    client.refit(tmp_path, 1)
+    endless = client.generate("a", 10**9)
+    other = Stream()
+    refused = client.open("w1")
+    assert refused.first()["error"] == "state"
+    assert refused.first()["words"].startswith("w0 has the engine")
+    if how == "close":
+        assert client.say(Op.CLOSE).first() == {"result": None}
+    else:
+        opened.gone = True
+    assert endless.closed.wait(SECONDS)
+    assert opened.closed.wait(SECONDS)
+    assert client.generate("b", 1).first()["error"] == "lost"
+    assert "result" in client.open("w1").first()
+    assert len(client.made) == 2
+    assert not other.said
+
+
+def test_refusals_say_of_what_kind_they_are(client: Client, tmp_path: Path) -> None:
+    assert client.say(Op.SEQUENCE_LOGPROBS, tokens=[1, 2]).first()["error"] == "lost"
+    assert client.open(folder="/bad").first() == {"error": "model", "words": "/bad is no model"}
+    client.open()
+    client.refit(tmp_path, 1)
+    assert client.generate("a", 1, prompt=()).first() == {
+        "error": "request",
+        "words": "prompt_tokens is empty",
+    }
+    assert client.say(Op.SEQUENCE_LOGPROBS, tokens=[1]).first() == {
+        "error": "value",
+        "words": "too few tokens",
+    }
+    assert client.say(Op.REFIT, version=2).first() == {"error": "value", "words": "'path' is missing"}
+    gone = client.say(Op.REFIT, path=str(tmp_path / "none"), tensors=[], version=2)
+    assert gone.first()["error"] == "value"
+    entries = write_weights(tmp_path / "weights", [])
+    early = client.say(Op.ADAPT, path=str(tmp_path / "weights"), tensors=entries, version=2, scale=1.0)
+    assert early.first() == {"error": "state", "words": "an adapter came before its base"}
+    assert client.say("dance").first()["error"] == "value"
+    assert client.say(Op.SEQUENCE_LOGPROBS, tokens=[1, 2]).first() == {"result": [-2.0]}
+    scores = client.say(Op.CONTINUATION_LOGPROBS, prompt=[9, 8], continuations=[[1, 2], [3]])
+    assert scores.first() == {"result": {"logprobs": [[-1.0, -2.0], [-3.0]], "version": 1}}
+
+
+def test_an_engine_of_no_use_ends_the_session_and_says_why(client: Client, tmp_path: Path) -> None:
+    opened = client.open()
+    client.refit(tmp_path, 1)
+    held = client.generate("a", 10**9)
+    client.generate("b", 1, prompt=(13,))
+    assert held.closed.wait(SECONDS)
+    assert opened.closed.wait(SECONDS)
+    assert opened.said[-1] == {"failed": "ArithmeticError: logits that are NaN"}
+
+
+def test_the_load_is_told_while_nothing_is_asked(client: Client, tmp_path: Path) -> None:
+    opened = client.open()
+    client.refit(tmp_path, 1)
+    client.generate("a", 10**9)
+    deadline = time.monotonic() + SECONDS
+    while opened.said[-1].get("load", {}).get("running") != 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
