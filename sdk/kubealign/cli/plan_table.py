@@ -65,7 +65,7 @@ def _lines(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> Iter
     for group, found in plan.traffic.items():
         if found:
             told = "; ".join(
-                f"{each.direction} {shown(each.sent)}, {each.seconds:.2g} s "
+                f"{each.direction} {shown(each.sent)}, {_seconds(each.seconds)} s "
                 f"{'within a node' if each.within else 'between nodes'}"
                 for each in found
             )
@@ -73,8 +73,8 @@ def _lines(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> Iter
     refit = plan.refit
     if refit is not None:
         yield Text(
-            f"refit: {shown(refit.sent)}; by shared memory {refit.shared_seconds:.2g} s, "
-            f"by stream {refit.stream_seconds:.2g} s; "
+            f"refit: {shown(refit.sent)}; by shared memory {_seconds(refit.shared_seconds)} s, "
+            f"by stream {_seconds(refit.stream_seconds)} s; "
             f"{shown(refit.snapshot)} of snapshots on the trainer's host"
         )
     for text in plan.work.assumed:
@@ -90,3 +90,8 @@ def _said_of(need: Need, machine: Machine, remedies: Mapping[str, str]) -> Itera
         lacking = shown(need.moment.total - machine.memory)
         remedy = safe(remedies.get(need.group, ""))
         yield Text(f"{safe(need.group)}: {lacking} too much; {remedy}", style="red")
+
+
+def _seconds(value: float) -> str:
+    """Two digits: more are not known."""
+    return f"{value:.2g}" if value < 10 else f"{float(f'{value:.2g}'):.0f}"

@@ -34,7 +34,8 @@ class SteppedGenerator:
         self._compute = compute
         self._observe = observe
         self._incoming: list[GenerationRequest] = []
-        self._aborted: list[str] = []
+        # Left early, and not yet forgotten by the engine.
+        self._leaving: dict[str, asyncio.Event] = {}
         self._queues: dict[str, asyncio.Queue[GeneratedSample | RequestRefused]] = {}
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
@@ -55,21 +56,26 @@ class SteppedGenerator:
             await self._open.wait()
             self._idle.clear()
             incoming, self._incoming = self._incoming, []
-            aborted, self._aborted = self._aborted, []
+            aborted = list(self._leaving)
             samples, refused = await self._compute(self._advance, incoming, aborted)
             self._observe(self.load)
             for request_id, refusal in refused.items():
                 self._hand_out(request_id, refusal)
             for sample in samples:
                 self._hand_out(sample.request_id, sample)
+            for request_id in aborted:
+                self._leaving.pop(request_id).set()
             if not (self.load.running or self.load.waiting):
                 self._idle.set()
-                if not self._incoming and not self._aborted:
+                if not self._incoming and not self._leaving:
                     self._work.clear()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
         """The group's samples, each as soon as it is finished. Raises RequestRefused. Leaving early frees
         what it held."""
+        while request.request_id in self._leaving:
+            # What the engine still has under this name is another request's.
+            await self._leaving[request.request_id].wait()
         queue: asyncio.Queue[GeneratedSample | RequestRefused] = asyncio.Queue()
         if request.request_id in self._queues:
             raise RequestRefused(f"group {request.request_id} is being generated already")
@@ -87,9 +93,10 @@ class SteppedGenerator:
                 yield sample
         finally:
             del self._queues[request.request_id]
-            if missing:
+            if any(waiting is request for waiting in self._incoming):
                 self._incoming = [waiting for waiting in self._incoming if waiting is not request]
-                self._aborted.append(request.request_id)
+            elif missing:
+                self._leaving[request.request_id] = asyncio.Event()
                 self._work.set()
 
     async def lost(self) -> str:

@@ -42,7 +42,7 @@ class Layout:
         data = world_size // spec.model_parallel
         if (context * data) % spec.expert_parallel:
             raise ValueError(
-                f"trainer.backend.megatron.expertParallel: {spec.expert_parallel}; it must divide the ranks "
+                f"backend.megatron.expertParallel: {spec.expert_parallel}; it must divide the ranks "
                 f"that hold the same layers ({context} context x {data} data)"
             )
         rest, tensor_rank = divmod(rank, tensor)
@@ -87,7 +87,7 @@ def layer_range(layers: int, layout: Layout) -> range:
     same number."""
     if layers % layout.pipeline:
         raise ValueError(
-            f"trainer.backend.megatron.pipelineParallel: {layout.pipeline}; the model has {layers} layers, "
+            f"backend.megatron.pipelineParallel: {layout.pipeline}; the model has {layers} layers, "
             "which it must divide"
         )
     each = layers // layout.pipeline

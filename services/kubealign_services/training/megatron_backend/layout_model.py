@@ -25,7 +25,7 @@ def check_model(shape: Shape, layout: Layout) -> None:
         raise UnsuitedLayout(str(error)) from error
     if shape.mixture is None and layout.expert > 1:
         raise UnsuitedLayout(
-            f"trainer.backend.megatron.expertParallel: {layout.expert}; the model has no experts: set 1"
+            f"backend.megatron.expertParallel: {layout.expert}; the model has no experts: set 1"
         )
     if shape.mixture is not None and shape.mixture.experts % layout.expert:
         raise _unsuited("expertParallel", layout.expert, f"{shape.mixture.experts} experts")
@@ -33,5 +33,5 @@ def check_model(shape: Shape, layout: Layout) -> None:
 
 def _unsuited(field: str, value: int, has: str) -> UnsuitedLayout:
     return UnsuitedLayout(
-        f"trainer.backend.megatron.{field}: {value}; the model has {has}, which it must divide"
+        f"backend.megatron.{field}: {value}; the model has {has}, which it must divide"
     )

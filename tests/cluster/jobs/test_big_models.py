@@ -1,0 +1,104 @@
+"""Models in several pieces, in real pods: a policy that Megatron trains on two ranks, samples made behind a
+Triton server that is killed, and a rollout worker that is two pods."""
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from cluster.support.inside_pods import pids
+from cluster.support.paced_jobs import assert_each_prompt_once, paced_job, prepare, set_pace
+from cluster.support.tenant import Tenant
+from kubealign_services.generation.triton_engine.installation import Installation
+from kubealign_services.process.failures import PermanentFailure
+
+try:
+    Installation.find()
+    ABSENT = ""
+except PermanentFailure as failure:
+    ABSENT = str(failure)
+
+pytestmark = pytest.mark.timeout(900)
+
+_START_SECONDS = 400.0
+_STEPS = 8
+
+
+def steps_of(tenant: Tenant, job: str) -> list[dict[str, Any]]:
+    """What the job's metrics say of each step, as they were written."""
+    lines = (tenant.run_folder(job) / "metrics.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, lines) if "seconds/step" in line]
+
+
+def assert_loads(tenant: Tenant, job: str) -> None:
+    folder = tenant.folder / tenant.status(job)["result"]["path"]
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        logits = model(**AutoTokenizer.from_pretrained(folder)("ab", return_tensors="pt")).logits
+    assert logits.isfinite().all()
+
+
+def assert_streamed(steps: list[dict[str, Any]], count: int) -> None:
+    """Every step once, and its weights taken by stream: pods share no memory."""
+    assert [line["step"] for line in steps] == list(range(1, count + 1))
+    assert {line["refit/stream_workers"] for line in steps} == {1.0}
+    assert {line["refit/shared_memory_workers"] for line in steps} == {0.0}
+
+
+def lose_server(tenant: Tenant, job: str) -> None:
+    """Kill the Triton server in the worker's pod, and wait until another is there in the same pod."""
+    pod = tenant.pods()[f"{job}-rollout-0"]
+    [before] = pids(pod, "tritonserver")
+    os.kill(before, signal.SIGKILL)
+    tenant.until(lambda: pids(pod, "tritonserver") not in ([], [before]), "another Triton server", 180)
+
+
+@pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
+def test_megatron_trains_in_two_pods_and_a_killed_triton_server_costs_no_pod(tenant: Tenant) -> None:
+    prepare(tenant, _STEPS)
+    job = paced_job(
+        "pieces",
+        _STEPS,
+        trainer={
+            "ranks": 2,
+            "backend": {"megatron": {"tensorParallel": 2}},
+            "optimizer": {"adamW": {"learningRate": 1.0e-3}},
+        },
+        rollout={
+            "engine": {"triton": {"maxSequences": 64, "startTimeoutSeconds": _START_SECONDS}},
+            "sampling": {"maxTokens": 4},
+        },
+    )
+    tenant.apply(job)
+    tenant.until_beyond("pieces", 0, "at the start", _START_SECONDS)
+    pods = tenant.pods()
+    lose_server(tenant, "pieces")
+    tenant.until_beyond("pieces", tenant.step("pieces"), "after the server was killed", _START_SECONDS)
+    assert tenant.pods() == pods, "no pod was started again"
+    log = tenant.kubectl("logs", "pieces-rollout-0")
+    assert "Triton server is started again" in log
+    set_pace(tenant, 0.0)
+    tenant.until_phase("pieces", "Succeeded", 300)
+    assert not tenant.status("pieces").get("restarts")
+    assert_each_prompt_once(tenant, "pieces", _STEPS)
+    assert_streamed(steps_of(tenant, "pieces"), _STEPS)
+    assert_loads(tenant, "pieces")
+
+
+def test_two_pods_are_one_worker(tenant: Tenant) -> None:
+    """They meet, share the model, and each takes its part of the weights from the trainer."""
+    steps = 3
+    prepare(tenant, steps)
+    set_pace(tenant, 0.0)
+    engine = {"torch": {"maxSequences": 64, "tensorParallel": 2}}
+    tenant.apply(paced_job("shared", steps, rollout={"engine": engine, "sampling": {"maxTokens": 4}}))
+    pods = {f"shared-{name}" for name in ("rollout-0", "rollout-0-r1")}
+    tenant.until(lambda: pods <= set(tenant.pods()), "both pods of the worker")
+    tenant.until_phase("shared", "Succeeded", _START_SECONDS)
+    assert not tenant.status("shared").get("restarts")
+    assert_each_prompt_once(tenant, "shared", steps)
+    assert_streamed(steps_of(tenant, "shared"), steps)
