@@ -207,6 +207,7 @@ class _Story:
         self._ask("create", head="language_model")
         outputs = ["logprobs", "entropy", "candidate_logprobs"]
         self._ask("columns", path=self._at("first"), outputs=outputs)
+        self._ask("save", path=self._at("untrained"))
         ppo = self._ask("steps", objective="ppo", first=0, count=5)
         poisoned = None
         try:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 
@@ -240,3 +241,13 @@ def test_bf16_stays_near_the_torch_backend(tell: Tell, folder: Path) -> None:
     for found, wanted in zip(story.figures["policy"]["sft"], alone.figures["policy"]["sft"], strict=True):
         assert found["loss"] == pytest.approx(wanted["loss"], abs=5e-2)
         assert found["gradient_norm"] == pytest.approx(wanted["gradient_norm"], rel=0.1)
+    # Rounded weights are computed with; the masters are what the folder holds.
+    whole = load_file(folder / "model.safetensors")["model.layers.0.mlp.down_proj.weight"]
+    held = [load_file(path) for path in sorted((story.work / "untrained").glob("*.safetensors"))]
+    pieces = [
+        tensor
+        for shard in held
+        for key, tensor in shard.items()
+        if "layers.0.mlp.down_proj.weight@" in key and not key.startswith("exp_avg")
+    ]
+    assert torch.equal(torch.cat(pieces, dim=1), whole)

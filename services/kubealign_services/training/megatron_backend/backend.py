@@ -94,8 +94,11 @@ class MegatronBackend:
         compute as transformers does, UnsuitedLayout for one that cannot be split as the spec says, ValueError
         for a folder that is not the model wanted."""
         source = Source(folder, head, seed, head_init, pooling, tuple(scores))
-        model = load_model(source, spec, rank, world_size)
-        return cls(model, spec, total_updates)
+        model, exact = load_model(source, spec, rank, world_size)
+        backend = cls(model, spec, total_updates)
+        if exact is not None:
+            backend._optimizer.start_from(exact)
+        return backend
 
     @property
     def updates(self) -> int:

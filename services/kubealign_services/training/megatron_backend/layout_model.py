@@ -32,6 +32,4 @@ def check_model(shape: Shape, layout: Layout) -> None:
 
 
 def _unsuited(field: str, value: int, has: str) -> UnsuitedLayout:
-    return UnsuitedLayout(
-        f"backend.megatron.{field}: {value}; the model has {has}, which it must divide"
-    )
+    return UnsuitedLayout(f"backend.megatron.{field}: {value}; the model has {has}, which it must divide")

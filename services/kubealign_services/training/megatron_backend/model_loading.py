@@ -1,11 +1,13 @@
 """A Hugging Face folder as this rank's stage with its first weights, and what is known of the whole."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kubealign.spec.megatron import MegatronBackend as MegatronSpec
 from kubealign.spec.training import HeadInit, Trainer
@@ -66,8 +68,11 @@ class Model:
         return widths(batch, self.source.head, self.conversion.heads)
 
 
-def load_model(source: Source, spec: Trainer, rank: int, world_size: int) -> Model:
-    """Collective. Raises as `MegatronBackend.create`."""
+def load_model(
+    source: Source, spec: Trainer, rank: int, world_size: int
+) -> tuple[Model, Mapping[str, Tensor] | None]:
+    """The model, and the fp32 weights that its own were rounded from where all are trained in less; None: its
+    own are exact enough. Collective. Raises as `MegatronBackend.create`."""
     megatron = megatron_spec(spec)
     device = compute_device(rank)
     if device.type == "cuda":
@@ -82,17 +87,24 @@ def load_model(source: Source, spec: Trainer, rank: int, world_size: int) -> Mod
     with megatron_arithmetic():
         stage = build_stage(config, shape, megatron, layout, groups, source.head, first.sizes).to(device)
     weights = stage.weights()
-    load_weights(source.folder, conversions[rank], weights, first.drawn)
-    if first.score is not None and "score.weight" in weights:
-        with torch.no_grad():
-            weights["score.weight"].copy_(first.score)
+    rounded = spec.lora is None and compute_dtype(megatron.precision) != torch.float32
+    exact: Mapping[str, Tensor] = weights
+    if rounded:
+        exact = {name: tensor.detach().float() for name, tensor in weights.items()}
+    load_weights(source.folder, conversions[rank], exact, first.drawn)
+    with torch.no_grad():
+        if first.score is not None and "score.weight" in weights:
+            exact["score.weight"].copy_(first.score)
+        for name, tensor in weights.items() if rounded else ():
+            tensor.copy_(exact[name])
     if spec.lora is not None:
         dtype = compute_dtype(megatron.precision)
         downs = first_downs(config, spec.lora, source.seed, source.head, dtype)
         add_adapters(stage.trunk, conversions[rank], spec.lora, downs, groups.tensor)
     stage.eval()
     _log_stage(stage, source.folder, rank)
-    return Model(source, config, stage, groups, conversions, rank, world_size, device)
+    model = Model(source, config, stage, groups, conversions, rank, world_size, device)
+    return model, exact if rounded else None
 
 
 def megatron_spec(spec: Trainer) -> MegatronSpec:

@@ -66,6 +66,13 @@ class StageOptimizer:
             yield bucket.master
             yield from (kept for kept in self._adamw.state[bucket.master].values() if kept.dim())
 
+    def start_from(self, exact: Mapping[str, Tensor]) -> None:
+        """Take as masters what the parameters were rounded from: fp32, by megatron-core's names."""
+        for bucket in self._buckets:
+            with torch.no_grad():
+                bucket.take(bucket.master, exact)
+                bucket.publish()
+
     def zero(self) -> None:
         """Forget the gradient."""
         for bucket in self._buckets:
