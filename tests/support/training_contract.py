@@ -19,7 +19,7 @@ from kubealign_services.algorithms.contract import LossTerms, ModelOutputs, Obje
 from kubealign_services.algorithms.ppo import PPO
 from kubealign_services.algorithms.sft import CrossEntropyObjective
 from kubealign_services.batch.packed import Batch
-from kubealign_services.training.backends import create_backend
+from kubealign_services.training.backends import create_backend, load_frozen
 from kubealign_services.training.contract import Head, NonFiniteLoss, TrainingBackend, UpdatePlan
 from kubealign_services.training.group import CommandGroup, Handlers
 from support.batches import random_batch
@@ -115,7 +115,8 @@ class Rank:
             return lambda payload: json.dumps(run(**json.loads(payload))).encode()
 
         told = (self.create, self.steps, self.evaluate, self.columns, self.weights, self.slices, self.adapter)
-        return {run.__name__: command(run) for run in (*told, self.save, self.load, self.export)}
+        others = (self.frozen, self.save, self.load, self.export)
+        return {run.__name__: command(run) for run in (*told, *others)}
 
     def create(self, head: str, lora: bool = False) -> None:
         seat = self.seat
@@ -135,6 +136,16 @@ class Rank:
 
     def evaluate(self, objective: str) -> dict[str, float]:
         return self.backend.evaluate(batch_of(0), self.objectives[objective])
+
+    def frozen(self, path: str) -> None:
+        seat = self.seat
+        model = load_frozen(
+            seat.folder, Head.LANGUAGE_MODEL, seat.spec, rank=seat.rank, world_size=seat.world_size
+        )
+        for _ in range(2):
+            found = model.forward(batch_of(3), frozenset({"logprobs", "entropy"}))
+            model.offload()
+        self._keep(path, found)
 
     def columns(self, path: str, outputs: list[str], base: bool = False) -> None:
         forward = self.backend.base_forward if base else self.backend.forward
@@ -220,6 +231,7 @@ class _Story:
         self._ask("columns", path=self._at("columns"), outputs=outputs)
         self._ask("weights", path=self._at("weights"))
         self._ask("slices", path=self._at("slices"))
+        self._ask("frozen", path=self._at("frozen"))
         self._ask("export", path=self._at("export"))
         return {
             "ppo": ppo,

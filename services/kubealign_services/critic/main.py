@@ -1,6 +1,7 @@
 """The critic: `python -m kubealign_services.critic.main SETTINGS.json`."""
 
 import sys
+from functools import partial
 
 from kubealign.spec.rewards import RewardPlacement
 from kubealign.v1 import training_pb2
@@ -12,8 +13,8 @@ from kubealign_services.data.prepared import Prepared, load_prepared
 from kubealign_services.process.context import Context
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.process.run import run
-from kubealign_services.scoring.models import load_reward_model
-from kubealign_services.training.backends import create_backend
+from kubealign_services.scoring.models import reward_of
+from kubealign_services.training.backends import create_backend, load_frozen
 from kubealign_services.training.contract import Head, TrainingBackend
 from kubealign_services.training.core import StepPlan, TrainingCore
 from kubealign_services.training.serving import Handler, core_handlers, handler, serve_group
@@ -37,14 +38,14 @@ async def serve(context: Context) -> None:
         world_size=settings.world_size,
     )
     handlers: dict[str, Handler] = core_handlers(core)
-    backend = critic.backend.value
     rewards = {
-        reward.name: await context.compute(
-            load_reward_model,
-            prepared.model(*reward_roles(reward)),
-            backend.precision,
-            backend.microbatch_tokens,
-            settings.rank,
+        reward.name: reward_of(
+            await context.compute(
+                partial(load_frozen, rank=settings.rank, world_size=settings.world_size),
+                prepared.model(*reward_roles(reward)),
+                Head.SCORE,
+                critic,
+            ),
             reward.attributes,
         )
         for reward in spec.rewards

@@ -14,7 +14,7 @@ from kubealign_services.algorithms.pooling import pooled
 from kubealign_services.batch.packed import Batch
 from kubealign_services.scoring.attributes import attribute_weights, check_alike
 from kubealign_services.scoring.scored import Scored, aggregated
-from kubealign_services.training.contract import Head
+from kubealign_services.training.contract import FrozenBackend, Head
 from kubealign_services.training.torch_backend.frozen import FrozenModel
 
 #: A forward pass of a model with a score head: batch, names of the outputs wanted -> name -> float32 [T], or
@@ -94,6 +94,10 @@ def load_reward_model(
     """The reward model of a Hugging Face folder, read as its config says; by its last token, as transformers
     does, where it does not say. Raises what the training backend raises for a folder that holds none, and
     UnknownAttribute."""
-    model = FrozenModel.load(folder, Head.SCORE, precision, microbatch_tokens, rank)
+    return reward_of(FrozenModel.load(folder, Head.SCORE, precision, microbatch_tokens, rank), weights)
+
+
+def reward_of(model: FrozenBackend, weights: Mapping[str, float] | None = None) -> ModelReward:
+    """A reward model that is loaded, as `load_reward_model`. Raises UnknownAttribute."""
     pooling = Pooling(model.pooling or Pooling.LAST_TOKEN)
     return ModelReward(model.forward, pooling, model.offload, model.scores, weights)

@@ -16,12 +16,11 @@ from kubealign_services.refit.servicer import WeightsSenderServicer
 from kubealign_services.trainer.publishing import WeightsCommand
 from kubealign_services.trainer.reference import AdapterOffCommand, ReferenceCommand
 from kubealign_services.trainer.servicer import TrainerServicer
-from kubealign_services.training.backends import create_backend
-from kubealign_services.training.contract import Head, TrainingBackend
+from kubealign_services.training.backends import create_backend, load_frozen
+from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
 from kubealign_services.training.core import StepPlan, TrainingCore
 from kubealign_services.training.serving import Handler, core_handlers, handler, serve_group
 from kubealign_services.training.shared_accelerator import Accelerator, OwnAccelerator, SharedAccelerator
-from kubealign_services.training.torch_backend.frozen import FrozenModel
 
 
 async def serve(context: Context, shared: SharedAccelerator | None = None) -> None:
@@ -73,17 +72,19 @@ async def serve(context: Context, shared: SharedAccelerator | None = None) -> No
             publisher.close()
 
 
-def _reference(context: Context, prepared: Prepared, accelerator: Accelerator) -> FrozenModel:
+def _reference(context: Context, prepared: Prepared, accelerator: Accelerator) -> FrozenBackend:
     """The reference that lives here, at rest."""
-    backend = context.job.spec.trainer.backend.value
+    settings = context.settings
     with accelerator.held("the reference to be loaded"):
-        return FrozenModel.load(
+        frozen = load_frozen(
             prepared.model("reference"),
             Head.LANGUAGE_MODEL,
-            backend.precision,
-            backend.microbatch_tokens,
-            context.settings.rank,
-        ).offload()
+            context.job.spec.trainer,
+            rank=settings.rank,
+            world_size=settings.world_size,
+        )
+        frozen.offload()
+    return frozen
 
 
 def _objective(algorithm: Algorithm, scores: Sequence[str]) -> Objective:

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from kubealign.v1 import training_pb2
 from kubealign_services.batch.codec import decode, encode_columns
+from kubealign_services.training.contract import FrozenBackend
 from kubealign_services.training.core import TrainingCore
-from kubealign_services.training.torch_backend.frozen import FrozenModel
 
 _LOGPROBS = frozenset({"logprobs"})
 
@@ -14,9 +14,10 @@ _LOGPROBS = frozenset({"logprobs"})
 class ReferenceCommand:
     """The ReferenceLogprobs command. Between calls the model rests on the CPU."""
 
-    def __init__(self, core: TrainingCore, model: FrozenModel) -> None:
+    def __init__(self, core: TrainingCore, model: FrozenBackend) -> None:
         self._core = core
-        self._model = model.offload()
+        self._model = model
+        model.offload()
 
     def __call__(self, request: training_pb2.ForwardRequest) -> training_pb2.ForwardReply:
         self._core.check_fence(request.fence)

@@ -1,11 +1,12 @@
-"""The training backend that a spec names."""
+"""The training backend that a spec names, for models that are trained and for those beside them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kubealign.spec.training import HeadInit, Trainer
-from kubealign_services.training.contract import Head, TrainingBackend
+from kubealign_services.training.contract import FrozenBackend, Head, TrainingBackend
 from kubealign_services.training.torch_backend.backend import TorchBackend
+from kubealign_services.training.torch_backend.frozen import FrozenModel
 
 
 def create_backend(
@@ -41,3 +42,14 @@ def create_backend(
         pooling=pooling,
         scores=scores,
     )
+
+
+def load_frozen(folder: Path, head: Head, spec: Trainer, *, rank: int, world_size: int) -> FrozenBackend:
+    """A model that shares the processes of one that is trained as `spec` says. With torch each rank has it
+    whole; with Megatron it is split as the other is. Raises what the backend's own loading raises."""
+    if spec.backend.megatron is not None:
+        from kubealign_services.training.megatron_backend.frozen import FrozenMegatron
+
+        return FrozenMegatron(folder, head, spec, rank, world_size)
+    backend = spec.backend.value
+    return FrozenModel.load(folder, head, backend.precision, backend.microbatch_tokens, rank)

@@ -99,3 +99,24 @@ class TrainingBackend(Protocol):
     def export(self, directory: Path) -> None:
         """Write a Hugging Face folder (rank 0 writes; all ranks gather): the merged model, and in `adapter/`
         a PEFT adapter where there is one."""
+
+
+class FrozenBackend(Protocol):
+    """One model that is only asked. It may rest in the host's memory while another needs the accelerator.
+    Called on all ranks alike."""
+
+    @property
+    def pooling(self) -> str | None:
+        """How a reward model's config says that its tokens' scores become a response's; None: it does not
+        say."""
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of a reward model's scores, in the order of its outputs."""
+
+    def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
+        """Some of logprobs, entropy, values: float32 [T] (values of N scores: [T, N]) on the CPU, as in
+        ModelOutputs. Takes the accelerator's memory again."""
+
+    def offload(self) -> object:
+        """Give the accelerator's memory back until the next call."""

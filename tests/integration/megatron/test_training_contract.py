@@ -139,6 +139,12 @@ def test_columns_before_a_step(story: Told, alone: Told) -> None:
 
 
 @OF_ALL
+def test_a_frozen_model_beside_it_stays_what_it_was(story: Told, alone: Told) -> None:
+    found, first = story.tensors("frozen"), alone.tensors("first")
+    all_close(found, {name: first[name] for name in found}, 5e-6)
+
+
+@OF_ALL
 def test_five_ppo_and_five_sft_steps(story: Told, alone: Told) -> None:
     found, wanted = story.figures["policy"], alone.figures["policy"]
     close(found["ppo"], wanted["ppo"])

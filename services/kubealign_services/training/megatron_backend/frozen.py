@@ -1,0 +1,81 @@
+"""A model that is only asked and never trained, split over the same ranks as the one beside it: a reference
+WithTrainer, a reward model WithCritic."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kubealign.spec.training import Trainer
+from kubealign_services.batch.packed import Batch
+from kubealign_services.residence.contract import Movable
+from kubealign_services.residence.swap import swapping
+from kubealign_services.training.contract import Head
+from kubealign_services.training.hf_folder_heads import POOLING, score_names
+from kubealign_services.training.megatron_backend.model_loading import (
+    Model,
+    Source,
+    load_model,
+    megatron_spec,
+)
+from kubealign_services.training.megatron_backend.passes import Pipeline
+from kubealign_services.training.megatron_backend.weights_in_head import read_config
+
+
+class FrozenMegatron:
+    """`FrozenBackend` on megatron-core. The weights are read when it is first asked, since the ranks have not
+    met before; every call is collective."""
+
+    def __init__(self, folder: Path, head: Head, spec: Trainer, rank: int, world_size: int) -> None:
+        """spec: of the model beside it, whose layout and precision it has. Raises ValueError for a folder
+        that is none; what `MegatronBackend.create` raises comes with the first call."""
+        self._config = read_config(folder)
+        self._source = Source(folder, head)
+        self._spec = spec.model_copy(update={"lora": None})
+        self._rank = rank
+        self._world_size = world_size
+        self._made: tuple[Model, Pipeline, Movable] | None = None
+
+    @property
+    def pooling(self) -> str | None:
+        """See FrozenBackend."""
+        pooling = getattr(self._config, POOLING, None)
+        return None if pooling is None else str(pooling)
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """See FrozenBackend."""
+        return score_names(self._config)
+
+    @torch.no_grad()
+    def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
+        """See FrozenBackend."""
+        model, pipeline, swap = self._loaded()
+        swap.reload()
+        model.check(batch, outputs)
+        return pipeline.forward(batch, outputs, model.widths(batch))
+
+    def offload(self) -> None:
+        """See FrozenBackend. This rank's part rests in the host's memory for good: it never changes."""
+        if self._made is not None:
+            self._made[2].offload()
+
+    def _loaded(self) -> tuple[Model, Pipeline, Movable]:
+        if self._made is None:
+            model, _ = load_model(self._source, self._spec, self._rank, self._world_size)
+            model.stage.requires_grad_(False)
+            pipeline = Pipeline(
+                model.stage,
+                model.conversion.layout,
+                model.world_size,
+                model.device,
+                megatron_spec(self._spec).microbatch_tokens,
+            )
+
+            def tensors() -> Iterator[Tensor]:
+                yield from model.stage.parameters()
+                yield from model.stage.buffers()
+
+            self._made = model, pipeline, swapping(tensors, model.device)
+        return self._made
