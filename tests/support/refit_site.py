@@ -109,7 +109,7 @@ class Site:
                     engine = torch_engine.TorchEngine.create(model, spec)
                 else:
                     engine, end = self._shared_engine(model, spec, order(model, rollout, shared), lost)
-                    stack.callback(end)
+                    stack.callback(_after_all, thread, end)
                 if base:
                     engine.refit(folder_weights(model), VERSION)
                 receiver = WeightsReceiver(
@@ -143,6 +143,11 @@ class Site:
         answer, error = self.line.recv()
         assert not error, error
         return bytes(answer)
+
+
+def _after_all(thread: ThreadPoolExecutor, end: Callable[[], None]) -> None:
+    """A worker may have been stopped while the thread was still at its weights."""
+    thread.submit(end).result(MEETING)
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:

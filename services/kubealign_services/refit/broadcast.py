@@ -135,6 +135,7 @@ class WeightsBroadcast:
             quorum = self._expect(announcement)
             self._announcement = announcement
             await self._announce()
+            announced = time.monotonic()
             if await self._decided(quorum, pump) is Verdict.REACHED:
                 self.reached = version
                 self._report = RefitReport(
@@ -147,7 +148,7 @@ class WeightsBroadcast:
                     quarantined=self.quarantined,
                 )
                 return self._report
-            causes.append(quorum.causes(self._timeout))
+            causes.append(quorum.causes(time.monotonic() - announced))
             log.warning("a refit lost its quorum", extra={"version": version, "cause": causes[-1]})
         raise RefitFailed(
             f"weights {identity(announcement.weights)} reached {len(quorum.committed)} rollout workers, "

@@ -55,8 +55,9 @@ class Quorum:
             return Verdict.LOST
         return Verdict.WAITING
 
-    def causes(self, timeout: float) -> str:
-        """Why there is no quorum, worker by worker."""
+    def causes(self, seconds: float) -> str:
+        """Why there is no quorum after so many seconds, worker by worker."""
+        waited = f"{round(seconds, 1):g} s"
         said = [f"{name}: {self.failed[name].error}" for name in sorted(self.failed)]
-        silent = [f"{name}: no answer within {timeout:g} s" for name in sorted(self.absent)]
-        return "; ".join(said + silent) or f"no worker answered within {timeout:g} s"
+        silent = [f"{name}: no answer within {waited}" for name in sorted(self.absent)]
+        return "; ".join(said + silent) or f"no worker answered within {waited}"

@@ -1,0 +1,91 @@
+"""Weights of Megatron ranks (tensor 2 x pipeline 2) in engines of one process and of two: what the trainer
+said of the canary, by every way that weights or an adapter travel."""
+
+import asyncio
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from kubealign.spec.rollout import Encoding
+from kubealign.v1 import refit_pb2
+from support.refit_ranks import RANKS
+from support.refit_site import Site, Workers, opened
+
+pytestmark = pytest.mark.timeout(280)
+
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 36, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "max_position_embeddings": 64, "initializer_range": 0.2,
+}  # fmt: skip
+#: Tied: the first stage and the last have the same rows. Untied: queries, keys and values have biases.
+MODELS: dict[str, dict[str, Any]] = {
+    "tied": {"model_type": "llama", "tie_word_embeddings": True, **SIZES},
+    "untied": {"model_type": "qwen2", "tie_word_embeddings": False, **SIZES},
+}
+#: Whether workers see the trainer's shared memory, and what they ask of a stream.
+WAYS = {
+    "shared_memory": (True, Encoding.DENSE),
+    "stream": (False, Encoding.DENSE),
+    "delta": (False, Encoding.DELTA),
+}
+TRANSPORTS = {"shared_memory": "shared_memory", "stream": "stream", "delta": "stream"}
+OF_MODELS = pytest.mark.parametrize("name", MODELS)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    families = tuple(architecture["model_type"] for architecture in MODELS.values())
+    with opened(tmp_path_factory.mktemp("refit"), families) as made:
+        yield made
+
+
+async def agreed(workers: Workers, way: str) -> dict[int, refit_pb2.RefitAcknowledgement]:
+    """New weights are taken; both workers compute what the trainer does, which is not what it did before."""
+    said = await workers.take()
+    for processes, answer in said.items():
+        assert answer.canary_gap < 1e-5, (processes, answer)
+        assert answer.transport == TRANSPORTS[way], (processes, answer)
+    announced = [announcement.canary.logprobs for announcement in workers.site.announced]
+    if len(announced) > 1:
+        assert max(abs(then - now) for then, now in zip(*announced[-2:], strict=True)) > 0.01
+    return said
+
+
+@pytest.mark.parametrize("way", WAYS)
+@OF_MODELS
+async def test_all_weights(name: str, way: str, site: Site) -> None:
+    model = await asyncio.to_thread(site.open, name, MODELS[name])
+    async with site.workers(model, *WAYS[way], base=False) as workers:
+        for step in range(3):
+            said = await agreed(workers, way)
+            # The first of two processes has what the first rank of each stage has: it asks no other.
+            in_changes = {1: RANKS, 2: RANKS // 2} if way == "delta" and step else {1: 0, 2: 0}
+            assert {processes: answer.delta_parts for processes, answer in said.items()} == in_changes
+            sizes = {processes: answer.received_bytes for processes, answer in said.items()}
+            assert sizes[2] < 0.6 * sizes[1] or way == "shared_memory"
+            await asyncio.to_thread(site.train)
+    # Every rank has a part, and what they have is the checkpoint: nothing twice, nothing that only pads.
+    parts = site.announced[-1].parts
+    assert [part.rank for part in parts] == list(range(RANKS)) and all(part.tensors for part in parts)
+    sent: dict[str, int] = {}
+    for entry in (entry for part in parts for entry in part.tensors):
+        sent[entry.name] = sent.get(entry.name, 0) + math.prod(entry.shape)
+    assert sent == {
+        tensor: weight.numel() for tensor, weight in load_file(model / "model.safetensors").items()
+    }
+
+
+@pytest.mark.parametrize("way", ["shared_memory", "stream"])
+@OF_MODELS
+async def test_an_adapter_alone(name: str, way: str, site: Site) -> None:
+    model = await asyncio.to_thread(site.open, name, MODELS[name], lora=True)
+    async with site.workers(model, *WAYS[way], base=True) as workers:
+        for _ in range(3):
+            await agreed(workers, way)
+            await asyncio.to_thread(site.train)
+    announcement = site.announced[-1]
+    assert announcement.adapter.scale == 4.0
+    assert all("lora_" in entry.name for part in announcement.parts for entry in part.tensors)

@@ -1,0 +1,189 @@
+"""Ranks of processes of their own, for a refit from one layout into another: those of a Megatron trainer,
+which publish, and the second of an engine that two processes share."""
+
+# mypy: disable-error-code="no-untyped-call"
+import asyncio
+import json
+import logging
+import threading
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from kubealign.process import TlsFiles
+from kubealign.spec.megatron import MegatronBackend
+from kubealign.spec.precision import Precision
+from kubealign.spec.rollout import Encoding, Rollout, Transport
+from kubealign.spec.training import AdamW, Backend, Lora, Optimizer, Trainer
+from kubealign.v1 import refit_pb2, training_pb2
+from kubealign_services.generation.torch_engine.tensor_parallel.follower import follow
+from kubealign_services.generation.torch_engine.tensor_parallel.making import follower_passes
+from kubealign_services.group.rendezvous import meet
+from kubealign_services.refit.canary import Canary
+from kubealign_services.refit.publisher import WeightsPublisher
+from kubealign_services.refit.servicer import WeightsSenderServicer
+from kubealign_services.rollout.shared_weights import own_parts
+from kubealign_services.rpc.server import Server
+from kubealign_services.trainer.publishing import WeightsCommand
+from kubealign_services.training.backends import create_backend
+from kubealign_services.training.contract import Head
+from kubealign_services.training.core import StepPlan, TrainingCore
+from kubealign_services.training.group import CommandGroup, Handlers
+from kubealign_services.training.serving import handler
+from support.mean_negative_logprob import MeanNegativeLogprob
+
+log = logging.getLogger(__name__)
+
+RANKS = 4
+#: Seconds within which processes that have been started have to meet.
+MEETING = 120.0
+BACKEND = Backend(megatron=MegatronBackend(microbatch_tokens=64, tensor_parallel=2, pipeline_parallel=2))
+
+
+@dataclass(frozen=True)
+class Sender:
+    """A rank of the trainer. line: where rank 0 is told what all do; None for the others."""
+
+    rank: int
+    rendezvous: str
+    address: str
+    shared: Path
+    tls: TlsFiles
+    canary: tuple[int, ...]
+    line: Connection | None
+
+    def run(self) -> None:
+        publisher = WeightsPublisher(
+            self.shared, self.address, Transport.AUTO, rank=self.rank, encoding=Encoding.DELTA
+        )
+        threading.Thread(target=asyncio.run, args=(self._serve(publisher),), daemon=True).start()
+        handlers = _Published(self, publisher).handlers()
+        with CommandGroup(self.rank, RANKS, self.rendezvous, MEETING) as group:
+            if self.line is None:
+                group.follow(handlers)
+            else:
+                _led(group, handlers, self.line)
+        publisher.close()
+
+    async def _serve(self, publisher: WeightsPublisher) -> None:
+        servicers = [WeightsSenderServicer(publisher)]
+        async with Server(self.address, self.tls, servicers, lambda *_: None, grace=1.0):
+            await asyncio.Event().wait()
+
+
+def _led(group: CommandGroup, handlers: Handlers, line: Connection) -> None:
+    """Until the other end is closed."""
+    while True:
+        try:
+            name, payload = line.recv()
+        except EOFError:
+            return
+        try:
+            line.send((group.run(name, payload, handlers), ""))
+        except Exception as error:
+            log.exception("a command failed", extra={"command": name})
+            line.send((b"", f"{type(error).__name__}: {error}"))
+
+
+class _Published:
+    """What the ranks are told: they train one model after another, and publish with one publisher."""
+
+    def __init__(self, seat: Sender, publisher: WeightsPublisher) -> None:
+        self._seat = seat
+        self._publisher = publisher
+        self._canary = Canary(seat.canary, 1e-3)
+        self._made: list[tuple[TrainingCore, WeightsCommand]] = []
+
+    def handlers(self) -> Handlers:
+        return {
+            "Open": self._open,
+            "TrainStep": handler(
+                training_pb2.TrainStepRequest, lambda request: self._core.train_step(request)
+            ),
+            "PublishWeights": handler(
+                refit_pb2.PublishWeightsRequest, lambda request: self._made[0][1](request)
+            ),
+        }
+
+    @property
+    def _core(self) -> TrainingCore:
+        return self._made[0][0]
+
+    def _open(self, payload: bytes) -> bytes:
+        """The model of a folder, with an adapter or without."""
+        told = json.loads(payload)
+        spec = Trainer(
+            ranks=RANKS,
+            backend=BACKEND,
+            optimizer=Optimizer(adam_w=AdamW(learning_rate=2e-2)),
+            lora=Lora(rank=3, alpha=12) if told["lora"] else None,
+        )
+        seat = self._seat
+        core = TrainingCore(
+            lambda: create_backend(
+                Path(told["folder"]), Head.LANGUAGE_MODEL, spec, 99, rank=seat.rank, world_size=RANKS, seed=5
+            ),
+            MeanNegativeLogprob(),
+            StepPlan(1, None),
+            seed=1,
+            role="trainer",
+            world_size=RANKS,
+        )
+        core.load(training_pb2.LoadRequest(fence=1))
+        publish = WeightsCommand(core, self._canary, self._publisher, seat.rank, RANKS)
+        self._made[:] = [(core, publish)]
+        return b""
+
+
+@dataclass(frozen=True)
+class Follower:
+    """The second process of an engine. It makes the engines that the first writes into the group's store, one
+    after the other: `engine/N` is the `order` of one, or empty at the end."""
+
+    rendezvous: str
+    tls: TlsFiles
+
+    def run(self) -> None:
+        asyncio.run(self._follow())
+
+    async def _follow(self) -> None:
+        store = meet(1, 2, self.rendezvous, MEETING)
+        number = 0
+        while told := await asyncio.to_thread(store.get, f"engine/{number}"):
+            ordered = json.loads(told)
+            rollout = Rollout.model_validate(ordered["rollout"])
+            assert rollout.engine.torch is not None
+            following, passes = follower_passes(
+                Path(ordered["folder"]), rollout.engine.torch, 1, dist.PrefixStore(str(number), store)
+            )
+            settings = SimpleNamespace(tls=self.tls, rank=1, shared_memory=Path(ordered["shared"]))
+            context: Any = SimpleNamespace(
+                settings=settings, job=SimpleNamespace(spec=SimpleNamespace(rollout=rollout))
+            )
+            async with own_parts(context, passes) as fetch:
+                await asyncio.to_thread(follow, following, passes, fetch)
+            number += 1
+        dist.destroy_process_group()
+
+
+def order(folder: Path, rollout: Rollout, shared: Path) -> str:
+    """What a Follower is to make: an engine for the folder's model, which looks for snapshots in `shared`."""
+    return json.dumps(
+        {"folder": str(folder), "rollout": rollout.model_dump(mode="json"), "shared": str(shared)}
+    )
+
+
+def sit(seat: Sender | Follower) -> None:
+    """One process, from its start to its end."""
+    torch.set_num_threads(1)
+    seat.run()
+
+
+def canary_tokens(vocabulary: int) -> tuple[int, ...]:
+    """Long enough to come by most tokens."""
+    return tuple(Canary.choose(1, vocabulary, [Precision.FLOAT32], length=48).tokens)
