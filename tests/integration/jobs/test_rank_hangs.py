@@ -2,6 +2,7 @@
 again whole."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -40,5 +41,6 @@ def test_one_rank_of_a_megatron_trainer_is_stopped_and_the_group_starts_again(tm
         assert [line["step"] for line in run.history("hanging")] == list(range(1, STEPS + 1))
         assert not alive(before)
         log = (run.folder("hanging") / "logs" / "trainer-0.log").read_text()
-        assert "rank 1 did not answer TrainStep within 20 s" in log
+        # Whichever command it was stopped in.
+        assert re.search(r"rank 1 did not answer \w+ within 20 s", log)
         assert (run.folder("hanging") / "result" / "config.json").exists()

@@ -206,8 +206,8 @@ def trainer(rank: int = 0, world_size: int = 1) -> Process:
         Role.TRAINER,
         "trainer",
         MODULE,
-        rank,
-        world_size,
+        rank=rank,
+        world_size=world_size,
         after=("prepare",),
         serves=rank == 0,
     )
