@@ -135,7 +135,7 @@ def test_kubectl_knows_short_name_category_and_columns(
     assert head.split() == ["NAME", "PHASE", "STEP", "REWARD", "AGE", "KL", "WEIGHTS", "MESSAGE"]
     assert row.split()[5:] == ["1.5", "8", "all", "is", "well"]
     explained = control_plane.kubectl("explain", "aj.spec.rollout.replicas")
-    assert "Workers." in explained
+    assert "Workers; with placement WithTrainer" in explained
 
 
 def test_every_field_of_the_status_can_be_stored(
