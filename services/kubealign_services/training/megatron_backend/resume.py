@@ -6,21 +6,17 @@ digest of the tensors' file and its own. Both are on the disk, not only in its c
 returns.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from kubealign.spec.training import Lora
 from kubealign_services.training.checkpoint_adapter import adapter_of
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.digests import digest_of_description, digest_of_file
 from kubealign_services.training.megatron_backend.conversion import Conversion
 from kubealign_services.training.megatron_backend.resume_files import (
     FORMAT,
@@ -33,7 +29,7 @@ from kubealign_services.training.megatron_backend.resume_files import (
 from kubealign_services.training.megatron_backend.resume_state import ParameterState
 from kubealign_services.training.megatron_backend.slices import is_any, joined, whole_shapes
 from kubealign_services.training.megatron_backend.table_parts import Part
-from kubealign_services.training.torch_backend.durable import to_disk
+from kubealign_services.training.shard_files import write_shard
 
 
 def save_shard(
@@ -60,14 +56,7 @@ def save_shard(
                 for kind in PARTS:
                     whole = getattr(state, kind)
                     tensors[piece.key(kind)] = torch.cat([whole[part.inside] for part in run]).cpu()
-    tensors["rng.cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["rng.cuda"] = torch.cuda.get_rng_state()
     tensors_file, description_file = shard_files(directory, rank, len(conversions))
-    try:
-        save_file(tensors, tensors_file)
-    except SafetensorError as error:
-        raise OSError(f"{tensors_file} cannot be written: {error}") from error
     description = {
         "format": FORMAT,
         "rank": rank,
@@ -76,13 +65,8 @@ def save_shard(
         "updates": updates,
         "adapter": adapter_of(lora),
         "pieces": pieces,
-        "tensors_digest": digest_of_file(tensors_file),
     }
-    description["digest"] = digest_of_description(description)
-    description_file.write_text(json.dumps(description, indent=1))
-    for path in (tensors_file, description_file, directory):
-        to_disk(path)
-    return [tensors_file.name, description_file.name]
+    return write_shard(tensors_file, tensors, description_file, description)
 
 
 def load_shards(

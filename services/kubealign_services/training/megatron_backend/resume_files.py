@@ -1,6 +1,5 @@
 """The two files that each rank writes of a checkpoint: read, checked, and their tensors by range."""
 
-import json
 import re
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -13,7 +12,8 @@ from torch import Tensor
 from kubealign.spec.training import Lora
 from kubealign_services.training.checkpoint_adapter import adapter_of, check_adapter
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.digests import digest_of_description, digest_of_file
+from kubealign_services.training.digests import digest_of_file
+from kubealign_services.training.shard_files import read_description
 
 #: Of the description; the torch backend's are numbers.
 FORMAT = "megatron-1"
@@ -135,12 +135,7 @@ def _names(directory: Path) -> list[str]:
 
 
 def _read(tensors_file: Path, path: Path, lora: Lora | None) -> Shard:
-    try:
-        description = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
-        raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
-    if not isinstance(description, dict) or description.get("digest") != digest_of_description(description):
-        raise CorruptCheckpoint(f"{path} is not as it was written: its digest differs")
+    description = read_description(path)
     if description["format"] != FORMAT:
         raise CorruptCheckpoint(
             f"{path} has format {description['format']}; the Megatron backend reads {FORMAT} "

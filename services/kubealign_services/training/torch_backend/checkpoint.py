@@ -6,20 +6,19 @@ digest of the tensors' file and its own. Both are on the disk, not only in its c
 returns.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from kubealign.spec.training import Lora
 from kubealign_services.training.checkpoint_adapter import adapter_of, check_adapter
 from kubealign_services.training.contract import CorruptCheckpoint
-from kubealign_services.training.digests import digest_of_description, digest_of_file
-from kubealign_services.training.torch_backend.durable import to_disk
+from kubealign_services.training.digests import digest_of_file
+from kubealign_services.training.shard_files import read_description, write_shard
 from kubealign_services.training.torch_backend.sharding import local
 
 _FORMAT = 1
@@ -45,14 +44,7 @@ def save_shard(
         for moment in _MOMENTS:
             if moment in optimizer.state.get(parameter, {}):
                 tensors[f"{moment}.{name}"] = local(optimizer.state[parameter][moment])
-    tensors["rng.cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["rng.cuda"] = torch.cuda.get_rng_state()
     tensors_file, description_file = _files(directory, rank, world_size)
-    try:
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, tensors_file)
-    except SafetensorError as error:
-        raise OSError(f"{tensors_file} cannot be written: {error}") from error
     description = {
         "format": _FORMAT,
         "rank": rank,
@@ -60,13 +52,9 @@ def save_shard(
         "updates": updates,
         "adapter": adapter_of(lora),
         "parameters": shapes,
-        "tensors_digest": digest_of_file(tensors_file),
     }
-    description["digest"] = digest_of_description(description)
-    description_file.write_text(json.dumps(description, indent=1))
-    for path in (tensors_file, description_file, directory):
-        to_disk(path)
-    return [tensors_file.name, description_file.name]
+    whole = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    return write_shard(tensors_file, whole, description_file, description)
 
 
 def load_shard(
@@ -126,17 +114,10 @@ def _files(directory: Path, rank: int, world_size: int) -> tuple[Path, Path]:
 
 
 def _read_description(path: Path) -> dict[str, Any]:
-    try:
-        description = json.loads(path.read_text())
-    except FileNotFoundError as error:
+    if not path.exists():
         found = sorted(other.name for other in path.parent.glob("shard-*")) if path.parent.is_dir() else []
-        raise CorruptCheckpoint(
-            f"{path} does not exist; the folder holds {', '.join(found) or 'no shards'}"
-        ) from error
-    except (ValueError, OSError) as error:
-        raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
-    if not isinstance(description, dict) or description.get("digest") != digest_of_description(description):
-        raise CorruptCheckpoint(f"{path} is not as it was written: its digest differs")
+        raise CorruptCheckpoint(f"{path} does not exist; the folder holds {', '.join(found) or 'no shards'}")
+    description = read_description(path)
     if description["format"] != _FORMAT:
         raise CorruptCheckpoint(f"{path} has format {description['format']}; this version reads {_FORMAT}")
     return description

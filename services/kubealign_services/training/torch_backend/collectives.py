@@ -6,24 +6,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kubealign_services.training.exchange import all_bytes
+
 
 def all_figures(figures: dict[str, dict[str, float]], world_size: int) -> list[dict[str, dict[str, float]]]:
     """Each rank's named figures -> those of all ranks, in the order of ranks, the same on all."""
     if world_size == 1:
         return [figures]
-    device = _device()
-    mine = torch.frombuffer(bytearray(json.dumps(figures).encode()), dtype=torch.uint8)
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world_size)]
-    dist.all_gather(sizes, torch.tensor([len(mine)], device=device))
-    longest = max(int(size) for size in sizes)
-    padded = torch.zeros(longest, dtype=torch.uint8)
-    padded[: len(mine)] = mine
-    pieces = [torch.zeros(longest, dtype=torch.uint8, device=device) for _ in range(world_size)]
-    dist.all_gather(pieces, padded.to(device))
-    return [
-        json.loads(piece[: int(size)].cpu().numpy().tobytes())
-        for piece, size in zip(pieces, sizes, strict=True)
-    ]
+    said = all_bytes(json.dumps(figures).encode(), world_size)
+    return [json.loads(each) for each in said]
 
 
 def summed(column: Tensor, world_size: int) -> Tensor:

@@ -1,0 +1,46 @@
+"""A rank's shard on disk: a file of tensors, and a description of it with the digests of both."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from kubealign_services.training.contract import CorruptCheckpoint
+from kubealign_services.training.digests import digest_of_description, digest_of_file
+from kubealign_services.training.torch_backend.durable import to_disk
+
+
+def write_shard(
+    tensors_file: Path, tensors: dict[str, Tensor], description_file: Path, description: dict[str, Any]
+) -> list[str]:
+    """Write both files, with this process's RNG states among the tensors and the digests in the description.
+    They are on the disk when this returns their names. tensors: on the CPU, contiguous. Raises OSError,
+    naming the file, where it cannot be written."""
+    tensors = {**tensors, "rng.cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        tensors["rng.cuda"] = torch.cuda.get_rng_state()
+    try:
+        save_file(tensors, tensors_file)
+    except SafetensorError as error:
+        raise OSError(f"{tensors_file} cannot be written: {error}") from error
+    description = {**description, "tensors_digest": digest_of_file(tensors_file)}
+    description["digest"] = digest_of_description(description)
+    description_file.write_text(json.dumps(description, indent=1))
+    for path in (tensors_file, description_file, tensors_file.parent):
+        to_disk(path)
+    return [tensors_file.name, description_file.name]
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """What `write_shard` wrote. Raises CorruptCheckpoint for a file that cannot be read or was altered."""
+    try:
+        description = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
+    if not isinstance(description, dict) or description.get("digest") != digest_of_description(description):
+        raise CorruptCheckpoint(f"{path} is not as it was written: its digest differs")
+    return description
