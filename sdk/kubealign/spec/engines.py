@@ -11,23 +11,39 @@ from kubealign.spec.precision import Precision
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-class TorchEngine(Spec):
-    """Our own engine on PyTorch: continuous batching over a KV cache."""
+class OwnEngine(Spec):
+    """What our engine has, wherever it runs."""
 
     precision: Precision = Field(Precision.FLOAT32, description="Of weights, cache and arithmetic.")
     max_sequences: int = Field(128, ge=1, le=MOST, description="Sequences generated at the same time.")
-    prefill_tokens: int = Field(4096, ge=1, le=MOST, description="Most prompt tokens of one forward pass.")
+    prefill_tokens: int = Field(
+        4096,
+        ge=1,
+        le=MOST,
+        description="Most prompt tokens of one forward pass, beside those of the running sequences; longer "
+        "prompts are computed in parts.",
+    )
+    cache_share: Share = Field(
+        0.85,
+        description="Share of the free memory (the accelerator's, or the machine's) that keys and values may "
+        "take; where it is used up, the youngest sequences wait and are computed again.",
+    )
+    cache_gib: float | None = Field(
+        None, gt=0, description="Most GiB that keys and values take; null: as cacheShare says."
+    )
+
+
+class TorchEngine(OwnEngine):
+    """Our own engine on PyTorch: continuous batching over pages of keys and values."""
+
     tensor_parallel: int = Field(
         1, ge=1, le=64, description="Processes (pods) of one worker that share the weights and the cache."
     )
 
 
-class TritonEngine(Spec):
+class TritonEngine(OwnEngine):
     """Our engine behind NVIDIA's Triton Inference Server: one beside each worker, or one that is there."""
 
-    precision: Precision = Field(Precision.FLOAT32, description="Of weights, cache and arithmetic.")
-    max_sequences: int = Field(128, ge=1, le=MOST, description="Sequences generated at the same time.")
-    prefill_tokens: int = Field(4096, ge=1, le=MOST, description="Most prompt tokens of one forward pass.")
     endpoint: ShortText | None = Field(
         None,
         description="host:port of the gRPC service of a Triton server that is there already, with the model "

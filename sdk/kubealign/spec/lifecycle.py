@@ -20,6 +20,11 @@ class Checkpoint(Spec):
     volume: RunsVolume | None = Field(
         None, description="In a cluster: where they lie. On one machine: the run's folder."
     )
+    record_batches: bool = Field(
+        False,
+        description="Keep what every step was trained on, in order, so that `kubealign replay` can train on "
+        "it again.",
+    )
 
 
 class Lifecycle(Spec):

@@ -42,11 +42,13 @@ class Sampling(Spec):
 
 
 class Transport(StrEnum):
-    """Auto: shared memory on the same machine, else a gRPC stream."""
+    """Auto: shared memory on the same machine, else a gRPC stream. Collective: NCCL between GPUs, gloo between
+    CPUs; whoever cannot take part streams."""
 
     AUTO = "Auto"
     SHARED_MEMORY = "SharedMemory"
     STREAM = "Stream"
+    COLLECTIVE = "Collective"
 
 
 class Encoding(StrEnum):
@@ -57,11 +59,32 @@ class Encoding(StrEnum):
     DELTA = "Delta"
 
 
+class InFlight(StrEnum):
+    """What becomes of responses in the making when new weights come. Drain: they are finished first, with the
+    old ones. Interrupt: they go on with the new ones, what they have so far computed again. Continue: they go
+    on with the new ones at once, over the keys and values of the old ones."""
+
+    DRAIN = "Drain"
+    INTERRUPT = "Interrupt"
+    CONTINUE = "Continue"
+
+
 class Refit(Spec):
     """The weight broadcast after each step."""
 
     transport: Transport = Field(Transport.AUTO, description="How the bytes travel.")
     encoding: Encoding = Field(Encoding.DENSE, description="What travels over a stream.")
+    in_flight: InFlight = Field(
+        InFlight.DRAIN,
+        description="What becomes of responses in the making; each token says which weights made it.",
+    )
+    fan_out: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Most workers that one sender streams a version to: the trainer to so many, and each of "
+        "those, which keeps a copy for it, to so many more. null: the trainer to all.",
+    )
     timeout_seconds: float = Field(
         120.0, gt=0, description="A worker that has not taken the weights by then is quarantined."
     )

@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from torch import Tensor
+
+from kubealign.spec.rollout import InFlight
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,19 @@ class GeneratedSample:
 
 @dataclass
 class EngineLoad:
+    """running, waiting, free_sequences: samples. Tokens are totals since the start: prefilled_tokens of prompts
+    and of what was computed again, reused_tokens of prompts that were in the cache already. preemptions: how
+    often a sequence had to give its cache to another. cache_used: share of the cache that running sequences
+    hold."""
+
     running: int = 0
     waiting: int = 0
     free_sequences: int = 0
     generated_tokens: int = 0
-    prefilled_tokens: int = field(default=0)
+    prefilled_tokens: int = 0
+    reused_tokens: int = 0
+    preemptions: int = 0
+    cache_used: float = 0.0
 
 
 class RequestRefused(ValueError):
@@ -97,23 +107,32 @@ class Generator(Protocol):
         """The group's samples, each as soon as it is finished. Leaving early frees what it held. Raises
         RequestRefused; EngineLost where the engine went away under it."""
 
-    def drained(self) -> AbstractAsyncContextManager[None]:
-        """Wait until nothing runs; nothing starts until the block ends."""
+    def quiet(self, in_flight: InFlight) -> AbstractAsyncContextManager[None]:
+        """No token is made within the block, and nothing starts. Drain: what runs is finished first. Interrupt,
+        Continue: it stands still, between two tokens, and goes on after the block."""
 
-    async def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """As `RolloutEngine.refit`. Call it within `drained`."""
+    async def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+    ) -> None:
+        """As `RolloutEngine.refit`. Call it within `quiet` of the same kind."""
 
-    async def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
-        """As `RolloutEngine.adapt`. Call it within `drained`."""
+    async def adapt(
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        scale: float,
+        version: int,
+        in_flight: InFlight = InFlight.DRAIN,
+    ) -> None:
+        """As `RolloutEngine.adapt`. Call it within `quiet` of the same kind."""
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """Log-probability of each token after the first, at temperature 1. Call it within `drained`."""
+        """Log-probability of each token after the first, at temperature 1. Call it within `quiet`."""
 
     async def continuation_logprobs(
         self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
     ) -> tuple[list[list[float]], int]:
         """Log-probability of each continuation's tokens after the prompt, at temperature 1, and the version
-        of the weights. Beside what runs, but not while `drained` is held. Raises RequestRefused."""
+        of the weights. Beside what runs, but not while `quiet` is held. Raises RequestRefused."""
 
 
 class EngineLost(ConnectionError):
@@ -139,12 +158,25 @@ class RolloutEngine(Protocol):
 
     def load(self) -> EngineLoad: ...
 
-    def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Take new weights by Hugging Face name (all of them) and flush every cached prefix. Only while
-        nothing runs. Raises ValueError for a name or a shape that the model does not have, or one that is
-        missing; the engine must then be refitted before it generates again."""
+    def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+    ) -> None:
+        """Take new weights by Hugging Face name (all of them) and flush every cached prefix.
 
-    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+        in_flight: Drain: only while nothing runs. Interrupt: what runs keeps its tokens, gives back its keys
+        and values, and is computed again with the new weights before it goes on. Continue: it goes on over the
+        keys and values that it has. Each token says in `versions` which weights made it.
+
+        Raises ValueError for a name or a shape that the model does not have, or one that is missing; the engine
+        must then be refitted before it generates again, and what ran goes on then."""
+
+    def adapt(
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        scale: float,
+        version: int,
+        in_flight: InFlight = InFlight.DRAIN,
+    ) -> None:
         """Merge a low-rank adapter, named as in `adapters.low_rank`, into the weights of the last `refit`, in
         the place of any adapter before it; else as `refit`."""
 

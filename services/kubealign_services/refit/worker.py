@@ -10,6 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from kubealign.spec.rollout import InFlight
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.bus.contract import Bus, BusUnavailable
 from kubealign_services.refit.canary import gap
@@ -29,17 +30,25 @@ class Quarantined(OutOfOrder):
 
 
 class RefitTarget(Protocol):
-    """What is refitted: an engine that is idle while `drained` is held."""
+    """What is refitted: an engine that makes no token while `quiet` is held."""
 
-    def drained(self) -> AbstractAsyncContextManager[None]:
-        """Wait until nothing runs; nothing starts until the block ends."""
+    def quiet(self, in_flight: InFlight) -> AbstractAsyncContextManager[None]:
+        """As `Generator.quiet`."""
 
-    async def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    async def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+    ) -> None:
         """Copy the tensors, which are not valid afterwards. Raises ValueError for names or shapes that do not
         fit.
         """
 
-    async def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+    async def adapt(
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        scale: float,
+        version: int,
+        in_flight: InFlight = InFlight.DRAIN,
+    ) -> None:
         """Merge an adapter into the weights of the last `refit`, in the place of any before it. Raises
         ValueError as `refit` does."""
 
@@ -56,8 +65,15 @@ class RefitWorker:
     """
 
     def __init__(
-        self, name: str, bus: Bus, receiver: WeightsReceiver, target: RefitTarget, timeout: float
+        self,
+        name: str,
+        bus: Bus,
+        receiver: WeightsReceiver,
+        target: RefitTarget,
+        timeout: float,
+        in_flight: InFlight = InFlight.DRAIN,
     ) -> None:
+        self._in_flight = in_flight
         self.current: batch_pb2.WeightsId | None = None
         self.cause = ""
         self.last: refit_pb2.RefitAcknowledgement | None = None
@@ -180,17 +196,20 @@ class RefitWorker:
             answer.received_bytes = transfer.received_bytes
             answer.delta_parts = transfer.delta_parts
             self._phase = "running samples to finish"
-            self._draining = True
-            async with self._target.drained():
+            # What stands still needs no room: others may begin right until then.
+            self._draining = self._in_flight is InFlight.DRAIN
+            async with self._target.quiet(self._in_flight):
                 # Before the first tensor is touched: gone now leaves the target with the weights it has.
                 transfer.confirm()
                 self.current = None
                 self._phase = "the weights to be copied"
                 version = announcement.weights.version
                 if announcement.HasField("adapter"):
-                    await self._target.adapt(transfer.tensors, announcement.adapter.scale, version)
+                    await self._target.adapt(
+                        transfer.tensors, announcement.adapter.scale, version, self._in_flight
+                    )
                 else:
-                    await self._target.refit(transfer.tensors, version)
+                    await self._target.refit(transfer.tensors, version, self._in_flight)
                 transfer.confirm()
                 self._phase = "the canary's log-probabilities"
                 logprobs = await self._target.sequence_logprobs(list(canary.tokens))
