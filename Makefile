@@ -10,6 +10,8 @@ BUILDER ?= $(or $(shell command -v docker),$(shell command -v podman),buildah)
 REGISTRY ?=
 TAG ?= 0.1.0
 BUILD_ARGS ?=
+BENCH ?=
+FULL ?=
 
 # So many files at a time, in the order in which they are collected: the longest first. A file's own tests share
 # what it has started.
@@ -21,7 +23,7 @@ CLUSTER := $(RUN)/python -m pytest tests/cluster
 LEARNING := env OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n 2 tests/learning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gsm8k test test-unit test-integration test-gpu test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-algorithms bench-operator bench-dashboard screenshots lock clean
+.PHONY: help demo gsm8k test test-unit test-integration test-gpu test-learning cluster-tools test-cluster lint format goldens protos docs crd images images-test bench bench-full bench-page bench-profile bench-algorithms bench-operator bench-dashboard screenshots lock clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -49,6 +51,12 @@ $(VENV)/.triton: $(RUN)/uv requirements/triton.txt
 
 $(VENV)/.bench: $(VENV)/.services requirements/bench.txt
 	$(RUN)/uv pip install --python $(RUN)/python --quiet --require-hashes -r requirements/bench.txt
+	@touch $@
+
+# The last TRL that has PPO needs an environment of its own.
+$(VENV)/.trl-ppo: $(RUN)/uv requirements/trl_ppo.txt
+	$(RUN)/uv venv --quiet --clear --python $(RUN)/python $(VENV)/trl-ppo
+	$(RUN)/uv pip install --python $(VENV)/trl-ppo/bin/python --quiet --require-hashes -r requirements/trl_ppo.txt
 	@touch $@
 
 demo: $(VENV)/.services ## Align a small model before your eyes: SFT, reward model, PPO (SEED=1)
@@ -121,8 +129,17 @@ images: ## Build the images of operator, dashboard, services and Triton workers 
 images-test: $(VENV)/.dev ## Build and try all images without a registry: root, buildah, mmdebstrap, 30 GB of disk
 	$(RUN)/python -m tests.cluster.support.built_images
 
-bench: $(VENV)/.bench ## Measure a step beside its peers; docs/benchmarks.md holds the figures
-	$(RUN)/python -m tests.bench.rloo_step
+bench: $(VENV)/.bench $(VENV)/.trl-ppo ## Measure beside the peers: all of docs/benchmarks.md's table, or BENCH="sft dpo" (FULL=1: 25 million weights)
+	$(RUN)/python -m tests.bench $(BENCH) $(if $(FULL),--full)
+
+bench-full: $(VENV)/.bench $(VENV)/.trl-ppo ## The same with 25 million weights: hours; broken off, it goes on with what is missing
+	$(RUN)/python -m tests.bench $(BENCH) --full --missing
+
+bench-page: $(VENV)/.dev ## Write what was measured into docs/benchmarks.md: table, phases, chart
+	$(RUN)/python -m tests.bench.render --write docs/benchmarks.md
+
+bench-profile: $(VENV)/.dev ## Where the time of a step goes, by phase and part (FULL=1)
+	$(RUN)/python -m tests.bench.profile $(if $(FULL),--full)
 
 bench-algorithms: $(VENV)/.dev ## RLOO beside PPO, and what clipping takes with the engine's numbers as base
 	$(RUN)/python -m tests.bench.online_methods
@@ -146,6 +163,7 @@ lock: $(RUN)/uv ## Pin every version again
 	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers --extra operator --group dev requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/dev.txt
 	$(RUN)/uv pip compile pyproject.toml --extra services --extra megatron --extra triton --extra dashboard --extra trackers --group bench requirements/build.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/bench.txt
 	$(RUN)/uv pip compile requirements/triton.in --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/triton.txt
+	$(RUN)/uv pip compile requirements/trl_ppo.in -c requirements/services.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/trl_ppo.txt
 	$(RUN)/uv pip compile --group cluster --universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements/cluster.txt
 
 clean: ## Remove the environment and all runs

@@ -1,66 +1,58 @@
-"""kubealign on the workload: `kubealign run` as a person starts it, every service a process of its own."""
+"""kubealign on a workload: `kubealign run` as a person starts it, every service a process of its own."""
 
 import asyncio
 import json
-import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.bench.watch import Usage, Watch
-from tests.bench.workload import Workload
+from tests.bench.machine import environment
+from tests.bench.process import run
+from tests.bench.watch import Usage
 
 from kubealign.local.control import processes
 from kubealign.local.failure import RunRefused
 
-_NAME = "bench"
+NAME = "bench"
 RUNNER = "runner and its fork server"
 
 
 def measure(
-    workload: Workload, folder: Path, steps: int, run_folder: Path, timeout: float
+    job: dict[str, Any],
+    run_folder: Path,
+    timeout: float,
+    beside: Callable[[Path], Any] | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> tuple[list[dict[str, Any]], Usage]:
-    """The lines of metrics.jsonl, one a step, and what the processes used.
+    """The lines of metrics.jsonl, one a step, and what the processes used. beside: a context manager around
+    the run, which is given the run's folder.
 
     Raises RuntimeError with the end of the output when the job fails, or has not ended after `timeout`
     seconds."""
     run_folder.mkdir()
-    job = run_folder / "job.yaml"
-    job.write_text(yaml.safe_dump(workload.job(folder, _NAME, steps)))
-    runs, output = run_folder / "runs", run_folder / "output.txt"
-    command = [
-        str(Path(sys.executable).with_name("kubealign")),
-        "run",
-        str(job),
-        "--no-dashboard",
-        "--runs-dir",
-        str(runs),
-    ]
-    groups = ProcessGroups(runs / _NAME)
-    with (
-        output.open("w") as file,
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file) as process,
-    ):
-        try:
-            with Watch(process.pid, groups) as usage:
-                code = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"kubealign had not ended after {timeout:g} s:\n{_end(output)}") from None
-        finally:
-            process.kill()
-    if code != 0:
-        raise RuntimeError(f"kubealign ended with code {code}:\n{_end(output)}")
-    lines = [json.loads(line) for line in (runs / _NAME / "metrics.jsonl").read_text().splitlines()]
-    taken = [line for line in lines if "seconds/step" in line]
-    for line in taken:
-        tokens, length = line["batch/tokens"], line["response/length"]
-        if (tokens, length) != (workload.tokens, workload.response_tokens):
-            raise RuntimeError(
-                f"step {line['step']} has {tokens} tokens, its responses {length} on average; "
-                f"the workload says {workload.tokens} and {workload.response_tokens}"
-            )
-    return taken, usage
+    document = run_folder / "job.yaml"
+    document.write_text(yaml.safe_dump(job))
+    folder = run_folder / "runs" / NAME
+    kubealign = str(Path(sys.executable).with_name("kubealign"))
+    command = [kubealign, "run", str(document), "--no-dashboard", "--runs-dir", str(folder.parent)]
+    with (beside or _nothing)(folder):
+        usage = run(
+            command,
+            run_folder / "output.txt",
+            env or environment(),
+            timeout,
+            "kubealign",
+            ProcessGroups(folder),
+        )
+    return [line for line in metrics(folder) if "seconds/step" in line], usage
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """Of a run's folder."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 class ProcessGroups:
@@ -91,5 +83,6 @@ class ProcessGroups:
         return self._names[pid]
 
 
-def _end(output: Path) -> str:
-    return output.read_text()[-4000:]
+@contextmanager
+def _nothing(_: Path) -> Iterator[None]:
+    yield

@@ -1,14 +1,18 @@
-"""What a delta is, against the dense weights: bytes, and time against one memcpy in the same run.
+"""What a delta is, against the dense weights: bytes, and processor time against one memcpy in the same run,
+on one thread. And what eight receivers cost a sender that streams, against one.
 
-    python -m tests.bench.refit_delta [MILLIONS OF WEIGHTS]
+    PYTHONPATH=tests python -m tests.bench.refit_delta [MILLIONS OF WEIGHTS]
 
-bf16 weights (normal, standard deviation 0.02) over fp32 masters that AdamW (betas 0.9 and 0.95) moves by
-random gradients; the eleventh step is measured.
+bf16 weights over fp32 masters that AdamW (betas 0.9 and 0.95) moves. Of normal weights (standard deviation
+0.02) the gradients are random; of a small Llama they are those of its loss on a text of one letter after
+another, with learning rate 1e-6. The eleventh step is measured, best of several.
 """
 
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +21,9 @@ from kubealign_services.refit.delta import apply, encode
 
 _STEPS = 10
 _RATES = (1e-6, 1e-5, 1e-4)
+_REPEATS = 5
+_SENT_BYTES = 256 << 20
+_RECEIVERS = 8
 
 
 def versions(count: int, rate: float) -> tuple[bytes, bytes]:
@@ -33,63 +40,121 @@ def versions(count: int, rate: float) -> tuple[bytes, bytes]:
     return found[0], found[1]
 
 
+def model_versions(rate: float) -> tuple[bytes, bytes]:
+    """As `versions`, of a Llama of 10 million weights and the gradients of its own loss."""
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=2048, hidden_size=384, intermediate_size=1024, num_hidden_layers=5,
+        num_attention_heads=6, num_key_value_heads=6, max_position_embeddings=64,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95))
+    generator = torch.Generator().manual_seed(2)
+    found = []
+    for step in range(_STEPS + 1):
+        first = torch.randint(2048, (4, 1), generator=generator)
+        tokens = (first + torch.arange(64)) % 2048
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step >= _STEPS - 1:
+            flat = torch.cat([parameter.detach().bfloat16().reshape(-1) for parameter in model.parameters()])
+            found.append(flat.view(torch.uint8).numpy().tobytes())
+    return found[0], found[1]
+
+
 def measure(count: int, rate: float) -> dict[str, float]:
-    """changed: share of the elements. size: of the delta, of the dense bytes. encode, apply: best of three,
-    in memcpys of the dense bytes; encode_gib, apply_gib: dense GiB a second."""
-    old, new = versions(count, rate)
+    """As `compare`, of so many weights."""
+    return compare(*versions(count, rate))
+
+
+def compare(old: bytes, new: bytes) -> dict[str, float]:
+    """Of two states in bf16. changed: share of the elements. size: of the delta, of the dense bytes. encode,
+    apply: in memcpys of the dense bytes; encode_gib, apply_gib: dense GiB a second of one core."""
     changed = float((np.frombuffer(old, np.uint16) != np.frombuffer(new, np.uint16)).mean())
     source, target = np.frombuffer(new, np.uint8), np.empty(len(new), np.uint8)
     target[:] = source
+    delta = memoryview(encode(old, new, 2))
     state = bytearray(old)
-    delta = encode(old, new, 2)
-
-    def restored() -> None:
+    copying, encoding, applying = [], [], []
+    for _ in range(_REPEATS):
+        copying.append(_spent(lambda: np.copyto(target, source)))
+        encoding.append(_spent(lambda: encode(old, new, 2)))
         state[:] = old
-        begun = time.perf_counter()
-        apply(memoryview(state), memoryview(delta), 2)
-        spent.append(time.perf_counter() - begun)
-
-    spent: list[float] = []
-    copying = _best(lambda: np.copyto(target, source))
-    encoding = _best(lambda: encode(old, new, 2))
-    for _ in range(3):
-        restored()
+        applying.append(_spent(lambda: apply(memoryview(state), delta, 2)))
     if state != new:
         raise AssertionError("the delta did not give the bits back")
     gib = len(old) / 2**30
     return {
         "changed": changed,
         "size": len(delta) / len(old),
-        "encode": encoding / copying,
-        "apply": min(spent) / copying,
-        "encode_gib": gib / encoding,
-        "apply_gib": gib / min(spent),
+        "encode": min(encoding) / min(copying),
+        "apply": min(applying) / min(copying),
+        "encode_gib": gib / min(encoding),
+        "apply_gib": gib / min(applying),
     }
 
 
-def _best(action: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        action()
-        seconds.append(time.perf_counter() - begun)
-    return min(seconds)
+def sender_cost(fan_out: int | None, size_bytes: int = _SENT_BYTES) -> dict[str, float]:
+    """Of one version that is streamed: the sender's processor seconds for one receiver and for eight,
+    all on one machine, and the bytes that it sent to the eight, in sizes of the version."""
+    from support.weights_line import weights_line
+
+    seconds: dict[int, float] = {}
+    sent = 0
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
+        weights_line(Path(folder), size_bytes, fan_out=fan_out, timeout=120.0) as line,
+    ):
+        receivers = line.receivers(_RECEIVERS)
+        for version, count in enumerate((1, 1, _RECEIVERS, 1, _RECEIVERS)):
+            announcement, digest = line.publish(version)
+            _, before = line.spent()
+            for receiver in receivers[:count]:
+                receiver.take(announcement)
+            if any(receiver.taken()[0] != digest for receiver in receivers[:count]):
+                raise AssertionError("a receiver has other weights")
+            sent, after = line.spent()
+            seconds[count] = min(seconds.get(count, float("inf")), after - before)
+    return {
+        "one": seconds[1],
+        "eight": seconds[_RECEIVERS],
+        "ratio": seconds[_RECEIVERS] / seconds[1],
+        "sent": sent / size_bytes,
+    }
+
+
+def _spent(action: Callable[[], object]) -> float:
+    begun = time.process_time()
+    action()
+    return time.process_time() - begun
 
 
 def main(argv: list[str]) -> int:
     torch.set_num_threads(1)
     count = int(float(argv[1]) * 1e6) if len(argv) > 1 else 32_000_000
-    print(f"{count / 1e6:g} million bf16 weights\n")
     print(
-        "| learning rate | changed | delta / dense | encode / memcpy | apply / memcpy | encode, apply GiB/s |"
+        "| bf16 weights, learning rate | changed | delta / dense | encode / memcpy | apply / memcpy "
+        "| encode, apply GiB/s |"
     )
     print("| --- | --- | --- | --- | --- | --- |")
-    for rate in _RATES:
-        m = measure(count, rate)
+    cases = [(f"{count / 1e6:g} million, {rate:g}", versions(count, rate)) for rate in _RATES]
+    cases.append(("a Llama of 10 million, 1e-06", model_versions(1e-6)))
+    for name, (old, new) in cases:
+        m = compare(old, new)
         print(
-            f"| {rate:g} | {m['changed']:.1%} | {m['size']:.1%} | {m['encode']:.0f} | {m['apply']:.0f} "
+            f"| {name} | {m['changed']:.1%} | {m['size']:.1%} | {m['encode']:.1f} | {m['apply']:.1f} "
             f"| {m['encode_gib']:.2f}, {m['apply_gib']:.2f} |"
         )
+    print(
+        f"\n| fanOut | sender's processor seconds, {_SENT_BYTES >> 20} MiB to one, to eight | ratio | sent |"
+    )
+    print("| --- | --- | --- | --- |")
+    for fan_out in (None, 2, 1):
+        c = sender_cost(fan_out)
+        print(f"| {fan_out} | {c['one']:.2f}, {c['eight']:.2f} | {c['ratio']:.2f} | {c['sent']:.1f} sizes |")
     return 0
 
 

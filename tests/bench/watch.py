@@ -11,7 +11,7 @@ import psutil
 
 _SECONDS_BETWEEN = 0.5
 # The proportional set size is dear to read (the kernel walks the page tables), so it is read less often.
-_MEMORY_EVERY = 4
+_MEMORY_EVERY = 2
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,11 @@ class Usage:
 
     def peak_bytes(self, begin: float, end: float) -> tuple[dict[str, int], int]:
         """The most that each group held between two times, and the most that all held together."""
-        read = [m.group_bytes for m in self.moments if begin <= m.time <= end and m.group_bytes is not None]
+        known = [moment for moment in self.moments if moment.group_bytes is not None]
+        # Where they were read less often than that, the next ones.
+        after = [moment for moment in known if moment.time > end][:1]
+        within = [moment for moment in known if begin <= moment.time <= end] or after or known[-1:]
+        read = [moment.group_bytes for moment in within if moment.group_bytes is not None]
         groups = dict.fromkeys(group for sizes in read for group in sizes)
         peaks = {group: max(sizes.get(group, 0) for sizes in read) for group in groups}
         return peaks, max((sum(sizes.values()) for sizes in read), default=0)
@@ -63,9 +67,13 @@ class Usage:
 class Watch:
     """Watches a process and its descendants from a thread of its own. A context manager.
 
-    `group_of` says of {pid: parent's pid} which group each pid belongs to."""
+    `group_of` says of {pid: parent's pid} which group each pid belongs to. Without `memory` no bytes are
+    read."""
 
-    def __init__(self, root: int, group_of: Callable[[dict[int, int]], dict[int, str]]) -> None:
+    def __init__(
+        self, root: int, group_of: Callable[[dict[int, int]], dict[int, str]], memory: bool = True
+    ) -> None:
+        self._reads_memory = memory
         self.usage = Usage()
         self._root = psutil.Process(root)
         self._group_of = group_of
@@ -89,7 +97,9 @@ class Watch:
             except psutil.NoSuchProcess:
                 return
             groups = self._group_of({process.pid: _parent(process) for process in family})
-            memory = self._memory(family, groups) if turn % _MEMORY_EVERY == 0 else None
+            memory = (
+                self._memory(family, groups) if self._reads_memory and turn % _MEMORY_EVERY == 0 else None
+            )
             seconds = self._cpu(family, groups)
             self.usage.moments.append(Moment(time.time(), seconds, _machine_seconds(), memory))
             turn += 1

@@ -1,17 +1,25 @@
-"""The work that both sides do: one model, one set of prompts, one reward, one optimiser's numbers."""
+"""The work that both sides of a comparison do: one model, one set of prompts, one reward, one optimiser's
+numbers. Imports nothing of kubealign, so that a peer's own environment can read it."""
 
 import json
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from tests.bench.lengths import tailed
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging
 
-MODEL, PROMPTS, REWARD, WORKLOAD = "model", "prompts.jsonl", "reward.py", "workload.json"
+MODEL, REWARD_MODEL, PROMPTS, WORKLOAD = "model", "reward_model", "prompts.jsonl", "workload.json"
+REWARD, WORKFLOW = "reward.py", "workflow.py"
 
 #: Both sides call it: kubealign with the names prompts and responses, TRL with prompts and completions.
 _REWARD_SOURCE = '''"""The share of a response's words whose number is even."""
@@ -25,10 +33,27 @@ def _even_share(words):
     return sum(word[-1] in "02468" for word in words) / max(1, len(words))
 '''
 
+#: The samples of a prompt are begun in their order.
+_WORKFLOW_SOURCE = '''"""Each response has the length that its prompt's row says."""
+
+from collections import Counter
+
+_begun = Counter()
+
+
+async def workflow(episode):
+    lengths = episode.columns["lengths"]
+    place = _begun[episode.prompt] % len(lengths)
+    _begun[episode.prompt] += 1
+    await episode.generate(max_tokens=lengths[place])
+'''
+
 
 @dataclass(frozen=True)
 class Workload:
-    """A Llama of this shape, and the batch of a step. Lengths in tokens."""
+    """A Llama of this shape, and the batch of a step. Lengths in tokens. longest: of a step's responses,
+    whose mean is then `response_tokens`; None: all have `response_tokens`. method: as a job's spec names
+    it."""
 
     hidden: int
     intermediate: int
@@ -39,7 +64,10 @@ class Workload:
     samples_per_prompt: int = 4
     prompt_tokens: int = 32
     response_tokens: int = 64
+    longest: int | None = None
+    method: str = "rloo"
     learning_rate: float = 1e-5
+    max_staleness: int = 0
     seed: int = 1
 
     @property
@@ -51,75 +79,76 @@ class Workload:
         """Of one step, prompts and responses."""
         return self.sequences * (self.prompt_tokens + self.response_tokens)
 
+    @property
+    def most_tokens(self) -> int:
+        """Of the longest response."""
+        return self.longest or self.response_tokens
+
+    def lengths(self, step: int) -> list[int]:
+        """Of a step's responses, prompt by prompt."""
+        if self.longest is None:
+            return [self.response_tokens] * self.sequences
+        return tailed(step, self.sequences, self.response_tokens, self.longest, self.seed)
+
     def write(self, folder: Path, steps: int) -> int:
         """Model, tokenizer, prompts for `steps` steps, reward and the numbers themselves, in this folder.
         Returns how many weights the model has."""
         folder.mkdir(parents=True)
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        model = self._model()
+        torch.manual_seed(self.seed)
+        model = LlamaForCausalLM(self._config())
         model.save_pretrained(folder / MODEL)
         self._tokenizer().save_pretrained(folder / MODEL)
-        draw = random.Random(self.seed)
-        rows = ({"prompt": self._prompt(draw)} for _ in range(steps * self.prompts_per_step))
-        (folder / PROMPTS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if self.method == "ppo":
+            judge = LlamaForSequenceClassification(self._config(num_labels=1))
+            judge.save_pretrained(folder / REWARD_MODEL)
+            self._tokenizer().save_pretrained(folder / REWARD_MODEL)
+        (folder / PROMPTS).write_text("".join(json.dumps(row) + "\n" for row in self.rows(steps)))
         (folder / REWARD).write_text(_REWARD_SOURCE)
+        (folder / WORKFLOW).write_text(_WORKFLOW_SOURCE)
         (folder / WORKLOAD).write_text(json.dumps(asdict(self)))
         return sum(parameter.numel() for parameter in model.parameters())
+
+    def rows(self, steps: int) -> list[dict[str, Any]]:
+        """Prompts in the order of the steps, each with the lengths of its samples."""
+        draw, rows, each = random.Random(self.seed), [], self.samples_per_prompt
+        for step in range(steps):
+            lengths = self.lengths(step)
+            for prompt in range(self.prompts_per_step):
+                mine = lengths[prompt * each : (prompt + 1) * each]
+                rows.append({"prompt": self.words(draw, self.prompt_tokens), "lengths": mine})
+        return rows
+
+    def words(self, draw: random.Random, tokens: int) -> str:
+        """A text of so many tokens."""
+        return " ".join(f"w{draw.randrange(self.vocabulary - 3)}" for _ in range(tokens))
 
     @staticmethod
     def read(folder: Path) -> "Workload":
         return Workload(**json.loads((folder / WORKLOAD).read_text()))
 
-    def job(self, folder: Path, name: str, steps: int) -> dict[str, Any]:
-        """The AlignmentJob that does it."""
-        return {
-            "apiVersion": "kubealign.dev/v1alpha1",
-            "kind": "AlignmentJob",
-            "metadata": {"name": name},
-            "spec": {
-                "seed": self.seed,
-                "maxSteps": steps,
-                "algorithm": {
-                    "rloo": {
-                        "promptsPerStep": self.prompts_per_step,
-                        "samplesPerPrompt": self.samples_per_prompt,
-                        "kl": {"fixed": {"coefficient": 0.0}},
-                    }
-                },
-                "policy": {"model": {"path": str(folder / MODEL)}},
-                "data": {"prompts": {"source": {"path": str(folder / PROMPTS)}}},
-                "trainer": {"optimizer": {"adamW": {"learningRate": self.learning_rate}}},
-                "rewards": [
-                    {"name": "even", "function": {"file": {"path": str(folder / REWARD), "name": "reward"}}}
-                ],
-                "rollout": {
-                    "engine": {"torch": {"maxSequences": self.sequences}},
-                    "sampling": {"minTokens": self.response_tokens, "maxTokens": self.response_tokens},
-                },
-                "checkpoint": {"everySteps": steps + 1},
-            },
-        }
+    def doing(self, **changes: Any) -> "Workload":
+        """The same with these numbers in place of its own."""
+        return replace(self, **changes)
 
-    def _model(self) -> LlamaForCausalLM:
-        torch.manual_seed(self.seed)
-        return LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=self.vocabulary,
-                hidden_size=self.hidden,
-                intermediate_size=self.intermediate,
-                num_hidden_layers=self.layers,
-                num_attention_heads=self.heads,
-                num_key_value_heads=self.heads,
-                max_position_embeddings=2 * (self.prompt_tokens + self.response_tokens),
-                tie_word_embeddings=True,
-                bos_token_id=None,
-                eos_token_id=1,
-                pad_token_id=0,
-            )
+    def _config(self, **more: Any) -> LlamaConfig:
+        return LlamaConfig(
+            vocab_size=self.vocabulary,
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.heads,
+            max_position_embeddings=2 * (self.prompt_tokens + self.most_tokens),
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=1,
+            pad_token_id=0,
+            **more,
         )
 
     def _tokenizer(self) -> PreTrainedTokenizerFast:
-        """One token a word, so that a prompt's length is known."""
+        """One token a word, so that a text's length is known."""
         words = ["<pad>", "<eos>", "<unk>", *(f"w{number}" for number in range(self.vocabulary - 3))]
         tokenizer = Tokenizer(
             models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>")
@@ -129,11 +158,12 @@ class Workload:
             tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
         )
 
-    def _prompt(self, draw: random.Random) -> str:
-        return " ".join(f"w{draw.randrange(self.vocabulary - 3)}" for _ in range(self.prompt_tokens))
 
-
-#: 6 million weights: the whole comparison takes minutes on two cores.
+#: A moment's work, to see whether the benchmark itself works.
+TINY = Workload(
+    hidden=32, intermediate=64, layers=2, heads=2, vocabulary=256, prompts_per_step=4, response_tokens=12
+)
+#: 6 million weights.
 QUICK = Workload(hidden=256, intermediate=704, layers=6, heads=8, vocabulary=4096)
 #: 25 million weights.
 FULL = Workload(hidden=512, intermediate=1536, layers=6, heads=8, vocabulary=8192)

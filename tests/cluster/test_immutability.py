@@ -47,6 +47,10 @@ FIXED: list[tuple[str, Any]] = [
     ("rollout.placement", {"rollout": {"placement": "WithTrainer"}}),
     ("rollout.sampling", {"rollout": {"sampling": {"maxTokens": 8}}}),
     ("rollout.engine", {"rollout": {"engine": {"torch": {"maxSequences": 8}}}}),
+    ("rollout.engine", {"rollout": {"engine": {"torch": {"cacheShare": 0.5}}}}),
+    ("rollout.engine", {"rollout": {"engine": {"torch": {"cacheGib": 2}}}}),
+    ("rollout.refit", {"rollout": {"refit": {"inFlight": "Interrupt"}}}),
+    ("rollout.refit", {"rollout": {"refit": {"fanOut": 2}}}),
     ("rollout.groupRetries", {"rollout": {"groupRetries": 9}}),
     ("rollout.podTemplate", {"rollout": {"podTemplate": {"spec": {"nodeSelector": {"pool": "b"}}}}}),
     ("validation", {"validation": {"data": {"prompts": {"source": {"path": "held"}}}}}),
@@ -55,6 +59,7 @@ FIXED: list[tuple[str, Any]] = [
     ("trackers", {"trackers": [{"name": "lines", "jsonLines": {}}]}),
     ("rollout.minReplicas", {"rollout": {"minReplicas": 2}}),
     ("checkpoint", {"checkpoint": {"keep": 5}}),
+    ("checkpoint", {"checkpoint": {"recordBatches": True}}),
     ("lifecycle.maxFailedGroups", {"lifecycle": {"maxFailedGroups": 1}}),
     ("lifecycle.gracePeriodSeconds", {"lifecycle": {"gracePeriodSeconds": 1}}),
 ]

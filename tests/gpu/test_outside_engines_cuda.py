@@ -12,6 +12,7 @@ import torch
 from kubealign.spec.engines import BetweenPhases, TensorRTLLMEngine, VllmEngine
 from kubealign.spec.engines import TorchEngine as EngineSpec
 from kubealign.spec.precision import Precision
+from kubealign.spec.rollout import InFlight
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
 from kubealign_services.generation.outside.opening import opened_outside
 from kubealign_services.generation.torch_engine.engine import TorchEngine
@@ -53,14 +54,14 @@ async def test_an_engine_of_others_says_what_ours_says(
     async with opened_outside(spec, folder, tmp_path, False, lambda load: None) as generator:
         run = asyncio.create_task(generator.run())
         try:
-            async with generator.drained():
+            async with generator.quiet(InFlight.DRAIN):
                 await generator.refit(folder_weights(folder), 1)
             assert await generator.sequence_logprobs(tokens) == pytest.approx(
                 own.sequence_logprobs(tokens), abs=2e-2
             )
             found = [sample async for sample in generator.generate(greedy)]
             assert [sample.tokens for sample in found] == [sample.tokens for sample in expected]
-            async with generator.drained():
+            async with generator.quiet(InFlight.DRAIN):
                 zeros = ((name, torch.zeros_like(weight)) for name, weight in folder_weights(folder))
                 await generator.refit(zeros, 2)
             flat = await generator.sequence_logprobs(tokens)

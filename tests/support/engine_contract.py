@@ -3,7 +3,7 @@ fixture `subject` of its own. The truth is our torch engine in this process, and
 log-probabilities."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from kubealign.spec import engines as engine_spec
+from kubealign.spec.rollout import InFlight
 from kubealign_services.generation.contract import (
+    EngineLost,
     GeneratedSample,
     GenerationRequest,
     Generator,
@@ -125,7 +127,7 @@ async def generated(generator: Generator, *requests: GenerationRequest) -> Sampl
 
 
 async def refitted(subject: Subject, version: int) -> None:
-    async with asyncio.timeout(SECONDS), subject.generator.drained():
+    async with asyncio.timeout(SECONDS), subject.generator.quiet(InFlight.DRAIN):
         await subject.generator.refit(weights(version).items(), version)
 
 
@@ -142,6 +144,83 @@ def check_same(got: Samples, expected: Samples) -> None:
 
 def group(name: str, *seeds: int, prompt: tuple[int, ...] = (1, 2, 3), **sampling: Any) -> GenerationRequest:
     return GenerationRequest(name, prompt, seeds, SamplingParameters(**{"max_tokens": 12, **sampling}))
+
+
+class Flight:
+    """Groups in flight: as a context, begins once each of those that run has made a few tokens."""
+
+    def __init__(self, generator: Generator, requests: list[GenerationRequest]) -> None:
+        self._generator, self._requests = generator, requests
+        self._tasks: list[asyncio.Task[list[GeneratedSample]]] = []
+        self._begun = asyncio.Event()
+
+    @staticmethod
+    def requests() -> list[GenerationRequest]:
+        """More samples than CAPACITY. The first ends soon, and says that the others are on their way."""
+        long = {"max_tokens": 70}
+        return [
+            group("short", 1, max_tokens=6),
+            group("likeliest", 2, 3, temperature=0.0, prompt=(4, 5), **long),
+            *(group(f"long {i}", i, 10 + i, 20 + i, prompt=tuple(range(i, 20 + i)), **long) for i in (1, 2)),
+            group("waits", 5, 6, **long),
+        ]
+
+    async def __aenter__(self) -> "Flight":
+        self._tasks = [asyncio.create_task(self._one(request)) for request in self._requests]
+        await self._begun.wait()
+        return self
+
+    async def landed(self) -> Samples:
+        found = await asyncio.gather(*self._tasks)
+        return {(sample.request_id, sample.sample): sample for part in found for sample in part}
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _one(self, request: GenerationRequest) -> list[GeneratedSample]:
+        found = []
+        async with aclosing(self._generator.generate(request)) as samples:
+            async for sample in samples:
+                found.append(sample)
+                self._begun.set()
+        return found
+
+
+def plain_logprobs(
+    version: int, prompt: Sequence[int], tokens: Sequence[int], cache: Any = None
+) -> list[float]:
+    """Of the tokens after the prompt, by transformers. cache: of what precedes the prompt."""
+    ids = torch.tensor([[*prompt, *tokens]])
+    with torch.no_grad():
+        logits = model(version)(ids, past_key_values=cache).logits[0].double()
+    chosen = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
+    found: list[float] = chosen.gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist()
+    return found
+
+
+def check_mixed(sample: GeneratedSample, request: GenerationRequest, in_flight: InFlight) -> None:
+    """Versions 1 and 2 made it, one after the other. Interrupt: as if the second had computed all that the
+    first has made. Continue: over the first one's keys and values."""
+    old = sample.versions.count(1)
+    assert sample.versions == [1] * old + [2] * (len(sample.tokens) - old)
+    prompt, first, rest = list(request.prompt_tokens), sample.tokens[:old], sample.tokens[old:]
+    expected = plain_logprobs(1, prompt, first)
+    if in_flight is InFlight.INTERRUPT:
+        expected += plain_logprobs(2, prompt + first, rest)
+    else:
+        with torch.no_grad():
+            # The newest token is not in the cache: it goes in with the pass that makes the next one.
+            cached = model(1)(torch.tensor([prompt + first[:-1]]), use_cache=True).past_key_values
+        expected += plain_logprobs(2, first[-1:], rest, cached)
+    if request.sampling.temperature == 1:
+        assert sample.behaviour_logprobs == pytest.approx(expected, abs=1e-4)
+    assert sample.engine_logprobs == pytest.approx(expected, abs=1e-4)
+    if request.sampling.temperature == 0 and in_flight is InFlight.INTERRUPT:
+        with torch.no_grad():
+            likeliest = model(2)(torch.tensor([prompt + sample.tokens])).logits[0, len(prompt) + old - 1 : -1]
+        assert rest == likeliest.argmax(-1).tolist()
 
 
 MANY_KINDS = [
@@ -226,18 +305,73 @@ class EngineContract:
         after = [group(f"after {i}", i, 100 + i) for i in range(10)]
         first = asyncio.create_task(generated(generator, *before))
         await asyncio.sleep(0.02)
-        async with asyncio.timeout(SECONDS), generator.drained():
+        async with asyncio.timeout(SECONDS), generator.quiet(InFlight.DRAIN):
             second = asyncio.create_task(generated(generator, *after))
             await asyncio.sleep(0.02)
             await generator.refit(weights(2).items(), 2)
         check_same(await first, stepped(torch_engine(subject.folder, 1), *before))
         check_same(await second, stepped(torch_engine(subject.folder, 2), *after))
 
+    @pytest.mark.parametrize("in_flight", [InFlight.INTERRUPT, InFlight.CONTINUE])
+    async def test_what_runs_lives_through_a_refit(self, subject: Subject, in_flight: InFlight) -> None:
+        """Nothing is lost; each token says which weights made it, and has the log-probability that those gave
+        it."""
+        await refitted(subject, 1)
+        before, later = Flight.requests(), [group(f"later {i}", i) for i in range(2)]
+        async with asyncio.timeout(SECONDS), Flight(subject.generator, before) as flight:
+            async with subject.generator.quiet(in_flight):
+                second = asyncio.create_task(generated(subject.generator, *later))
+                await subject.generator.refit(weights(2).items(), 2, in_flight)
+                canary = await subject.generator.sequence_logprobs([5, 6, 7])
+            found = await flight.landed() | await second
+        assert canary == pytest.approx(plain_logprobs(2, [5], [6, 7]), abs=1e-4)
+        made_by = {name: sorted(set(sample.versions)) for name, sample in found.items()}
+        assert [1, 2] in made_by.values()
+        for version in (1, 2):
+            whole = {name for name, versions in made_by.items() if versions == [version]}
+            true = stepped(torch_engine(subject.folder, version), *before, *later)
+            check_same({name: found[name] for name in whole}, {name: true[name] for name in whole})
+        assert {name for name in found if name[0].startswith("later")} <= whole
+        for name, sample in found.items():
+            if made_by[name] == [1, 2]:
+                request = next(each for each in before if each.request_id == name[0])
+                check_mixed(sample, request, in_flight)
+
+    async def test_what_stood_still_goes_on_where_it_stood(self, subject: Subject) -> None:
+        """Where no weights came, also by an error, its tokens are those of an engine that never stood."""
+        await refitted(subject, 1)
+        requests = Flight.requests()
+        async with asyncio.timeout(SECONDS), Flight(subject.generator, requests) as flight:
+            for in_flight in (InFlight.INTERRUPT, InFlight.CONTINUE):
+                with pytest.raises(ZeroDivisionError):
+                    async with subject.generator.quiet(in_flight):
+                        raise ZeroDivisionError
+            found = await flight.landed()
+        check_same(found, stepped(torch_engine(subject.folder, 1), *requests))
+
+    async def test_weights_that_come_to_nothing_make_no_token(self, subject: Subject) -> None:
+        """What was in flight ends, for a retry by whoever has an engine; the next refit mends it all."""
+        await refitted(subject, 1)
+        requests = Flight.requests()
+        async with asyncio.timeout(SECONDS), Flight(subject.generator, requests) as flight:
+            with pytest.raises(ZeroDivisionError):
+                async with subject.generator.quiet(InFlight.INTERRUPT):
+                    await subject.generator.refit(weights(3).items(), 3, InFlight.INTERRUPT)
+                    raise ZeroDivisionError
+            with pytest.raises(EngineLost, match=r"a refit came to nothing under it: ZeroDivisionError"):
+                await flight.landed()
+        await refitted(subject, 1)
+        check_same(
+            await generated(subject.generator, *requests),
+            stepped(torch_engine(subject.folder, 1), *requests),
+        )
+        await self.idle(subject)
+
     async def test_an_adapter_is_merged_into_the_last_refit(self, subject: Subject) -> None:
         await refitted(subject, 1)
         engine = torch_engine(subject.folder, 1)
         tokens = [5, 6, 7, 8]
-        async with asyncio.timeout(SECONDS), subject.generator.drained():
+        async with asyncio.timeout(SECONDS), subject.generator.quiet(InFlight.DRAIN):
             plain = await subject.generator.sequence_logprobs(tokens)
             for seed in (3, 4):
                 await subject.generator.adapt(adapter(seed).items(), 0.5, 2 + seed)
@@ -254,7 +388,7 @@ class EngineContract:
             (good | {"lm_head.weight": torch.zeros(3, 3)}, "lm_head.weight"),
             (good | {"model.surplus": torch.zeros(3)}, "model.surplus"),
         ):
-            async with asyncio.timeout(SECONDS), subject.generator.drained():
+            async with asyncio.timeout(SECONDS), subject.generator.quiet(InFlight.DRAIN):
                 with pytest.raises(ValueError, match=why):
                     await subject.generator.refit(bad.items(), 7)
         await refitted(subject, 1)
@@ -271,7 +405,7 @@ class EngineContract:
             logits = model(2)(torch.tensor([tokens])).logits[0].double()
         true = torch.log_softmax(logits[:-1], -1).gather(1, torch.tensor(tokens)[1:, None])[:, 0].tolist()
         async with asyncio.timeout(SECONDS):
-            async with subject.generator.drained():
+            async with subject.generator.quiet(InFlight.DRAIN):
                 canary = await subject.generator.sequence_logprobs(tokens)
             running = asyncio.create_task(generated(subject.generator, MANY_KINDS[0]))
             given, version = await subject.generator.continuation_logprobs(tokens[:2], [tokens[2:], [31]])

@@ -161,7 +161,14 @@ class Follower:
             following, passes = follower_passes(
                 Path(ordered["folder"]), rollout.engine.torch, 1, dist.PrefixStore(str(number), store)
             )
-            settings = SimpleNamespace(tls=self.tls, rank=1, shared_memory=Path(ordered["shared"]))
+            settings = SimpleNamespace(
+                name="follower",
+                tls=self.tls,
+                rank=1,
+                shared_memory=Path(ordered["shared"]),
+                listen=None,
+                advertise=None,
+            )
             context: Any = SimpleNamespace(
                 settings=settings, job=SimpleNamespace(spec=SimpleNamespace(rollout=rollout))
             )

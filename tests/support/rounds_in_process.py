@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.engines import TorchEngine as EngineSpec
 from kubealign.spec.job import AlignmentJob
+from kubealign.spec.rollout import InFlight
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.batch.codec import decode
@@ -156,7 +157,7 @@ class LocalWeights:
 
     async def digest(self, version: int) -> str:
         held = [(name, tensor.clone()) for name, tensor in self._policy.backend.snapshot()]
-        async with self._generator.drained():
+        async with self._generator.quiet(InFlight.DRAIN):
             await self._generator.refit(held, version)
         found = xxhash.xxh3_128()
         for _, tensor in held:

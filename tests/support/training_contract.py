@@ -162,7 +162,9 @@ class Rank:
         for piece in self.backend.slices():
             start = ",".join(map(str, piece.start))
             assert f"{piece.name}/{start}" not in pieces
-            pieces[f"{piece.name}/{start}"] = piece.tensor.detach().clone().contiguous()
+            pieces[f"{piece.name}/{start}"] = (
+                piece.tensor.detach().to("cpu", piece.dtype, copy=True).contiguous()
+            )
         save_file(pieces, f"{path}-{self.seat.rank}")
 
     def adapter(self, path: str) -> float:

@@ -18,6 +18,8 @@ from kubealign.spec.algorithms import (
     Use,
 )
 from kubealign.spec.base import alias
+from kubealign.spec.coherence import ENGINES_OF_OTHERS
+from kubealign.spec.engines import Engine
 from kubealign.spec.fields import model_of
 from kubealign.spec.rollout import Rollout
 from kubealign.spec.training import Trainer
@@ -46,8 +48,19 @@ def coherent() -> Iterator[Rule]:
         yield from _teacher(name, chosen, has_teacher=model.teacher)
     yield from _adapter()
     yield from with_trainer()
+    yield from _in_flight()
     yield from _names()
     yield from _stopping()
+
+
+def _in_flight() -> Iterator[Rule]:
+    for member in ENGINES_OF_OTHERS:
+        name = alias(Engine, member)
+        yield Rule(
+            unless(f"has(self.rollout.engine.{name})", "self.rollout.refit.inFlight == 'Drain'"),
+            f"{name} cannot tell which weights made which token: write Drain, or set rollout.engine.torch",
+            at=".rollout.refit.inFlight",
+        )
 
 
 def _data(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:

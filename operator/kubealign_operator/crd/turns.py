@@ -49,6 +49,11 @@ def with_trainer() -> Iterator[Rule]:
         at=".rollout.engine.torch.tensorParallel",
     )
     yield Rule(
+        unless(_WITH_TRAINER, "self.rollout.refit.inFlight == 'Drain'"),
+        f"training and generation take turns: write Drain, {own}",
+        at=".rollout.refit.inFlight",
+    )
+    yield Rule(
         unless(_WITH_TRAINER, "!has(self.trainer.backend.megatron)"),
         f"only the torch backend gives its memory to generation: set torch, {own}",
         at=".trainer.backend",

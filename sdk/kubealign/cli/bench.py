@@ -1,4 +1,4 @@
-"""`kubealign bench`: how fast this machine runs a small real job, or a job of yours."""
+"""`kubealign bench`: how fast this machine is, and how many rollout workers a job wants."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,6 +7,10 @@ from typing import Annotated
 import typer
 
 from kubealign.cli.options import Overrides, Parameters, parameters
+
+_STEPS = 8
+_SIZING = "How many rollout workers"
+_RUNNING = "Whole steps"
 
 
 class BenchFormat(StrEnum):
@@ -25,40 +29,154 @@ def bench(
     ] = None,
     param: Parameters = [],  # noqa: B006 (typer copies it)
     set_: Overrides = [],  # noqa: B006
-    steps: Annotated[int, typer.Option("--steps", min=2, max=1000, help="Steps that are measured.")] = 8,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", min=1, help="That the parts are measured.", rich_help_panel=_SIZING),
+    ] = 60.0,
+    mean_tokens: Annotated[
+        float | None,
+        typer.Option(
+            "--mean-tokens",
+            min=1,
+            help="Mean length of a response; else a quarter of rollout.sampling.maxTokens.",
+            show_default=False,
+            rich_help_panel=_SIZING,
+        ),
+    ] = None,
+    from_run: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-run",
+            metavar="FOLDER",
+            help="Measure nothing: go by the steps of a run, as in runs/NAME.",
+            show_default=False,
+            rich_help_panel=_SIZING,
+        ),
+    ] = None,
+    max_workers: Annotated[
+        int,
+        typer.Option("--max-workers", min=1, max=1024, help="So many at most.", rich_help_panel=_SIZING),
+    ] = 16,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            min=2,
+            max=1000,
+            help=f"Run so many whole steps and tell their seconds by phase; without a file {_STEPS}.",
+            show_default=False,
+            rich_help_panel=_RUNNING,
+        ),
+    ] = None,
     warmup: Annotated[
-        int, typer.Option("--warmup", min=0, max=100, help="Steps before them, which are not.")
+        int,
+        typer.Option(
+            "--warmup",
+            min=0,
+            max=100,
+            help="Steps before them, which are not measured.",
+            rich_help_panel=_RUNNING,
+        ),
     ] = 2,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            "--compare",
+            metavar="FILE",
+            help="An earlier output in JSON, of whole steps too.",
+            show_default=False,
+            rich_help_panel=_RUNNING,
+        ),
+    ] = None,
     output: Annotated[
         BenchFormat, typer.Option("--output", "-o", help="json is what --compare reads.")
     ] = BenchFormat.TABLE,
-    compare: Annotated[
-        Path | None,
-        typer.Option("--compare", metavar="FILE", help="An earlier output in JSON.", show_default=False),
-    ] = None,
 ) -> None:
-    """Run a short real job on this machine and tell seconds by phase and tokens a second.
+    """Tell how many rollout workers keep a job's trainer busy, or how fast this machine runs whole steps.
 
-    All its processes are real ones; it writes into a temporary folder, and takes about a minute.
+    With a file the parts of its job are measured one by one on this machine: engine, trainer, refit. They
+    say what a step takes with 1, 2, 3 ... workers. Without a file, or with --steps, a short real job is run,
+    with all its processes, in a temporary folder.
     """
     import tempfile
 
-    from kubealign.cli.exits import refuse, told
+    from kubealign.bench.figures import NotSized
+    from kubealign.cli.exits import ExitCode, refuse, told
+    from kubealign.local.bench_report import BenchFailed
+
+    whole = file is None or steps is not None or compare is not None
+    if whole and (from_run is not None or mean_tokens is not None):
+        raise typer.BadParameter(
+            "--from-run and --mean-tokens go with a FILE, and not with --steps or --compare"
+        )
+    with told(), tempfile.TemporaryDirectory(prefix="kubealign-bench-") as folder:
+        try:
+            if file is None or whole:
+                _whole_steps(file, param, set_, steps or _STEPS, warmup, compare, output, Path(folder))
+            else:
+                _sizing(file, param, set_, seconds, mean_tokens, from_run, max_workers, output, Path(folder))
+        except BenchFailed as error:
+            refuse(str(error))
+        except NotSized as error:
+            refuse(str(error), ExitCode.USAGE)
+
+
+def _whole_steps(
+    file: Path | None,
+    param: list[str],
+    overrides: list[str],
+    steps: int,
+    warmup: int,
+    compare: Path | None,
+    output: BenchFormat,
+    folder: Path,
+) -> None:
     from kubealign.cli.printing import as_json
     from kubealign.cli.terminal import console, show
     from kubealign.local.bench_job import measure, write_job
-    from kubealign.local.bench_report import BenchFailed, Report, differences, table
+    from kubealign.local.bench_report import Report, differences, table
 
-    with told(), tempfile.TemporaryDirectory(prefix="kubealign-bench-") as folder:
-        try:
-            earlier = None if compare is None else Report.read(compare)
-            job = file or write_job(Path(folder))
-            report = measure(job, parameters(param), set_, steps, warmup, Path(folder))
-        except BenchFailed as error:
-            refuse(str(error))
+    earlier = None if compare is None else Report.read(compare)
+    report = measure(file or write_job(folder), parameters(param), overrides, steps, warmup, folder)
     if output is BenchFormat.JSON:
         typer.echo(as_json(report.document()))
     else:
         show(console(), *table(report, earlier))
     for difference in differences(report, earlier):
         typer.echo(f"not measured alike: {difference}", err=True)
+
+
+def _sizing(
+    file: Path,
+    param: list[str],
+    overrides: list[str],
+    seconds: float,
+    mean_tokens: float | None,
+    from_run: Path | None,
+    max_workers: int,
+    output: BenchFormat,
+    folder: Path,
+) -> None:
+    from kubealign.bench.figures import StepShape, sizing_of
+    from kubealign.cli.bench_view import sizing_document, sizing_view
+    from kubealign.cli.printing import as_json
+    from kubealign.cli.terminal import console, show
+    from kubealign.local import bench_sizing
+    from kubealign.local.bench_report import BenchFailed
+    from kubealign.local.run_folder import RunFolder
+    from kubealign.spec.load import load_jobs
+
+    jobs = load_jobs(file, parameters(param), overrides)
+    if len(jobs) != 1:
+        raise BenchFailed(f"{file} holds {len(jobs)} jobs: one is measured at a time")
+    (job,) = jobs
+    shape = StepShape.of(job)
+    if from_run is not None:
+        figures = bench_sizing.from_run(RunFolder(from_run))
+    else:
+        figures = bench_sizing.measured(job, mean_tokens, seconds, folder)
+    sizing = sizing_of(figures, shape, max_workers)
+    if output is BenchFormat.JSON:
+        typer.echo(as_json(sizing_document(job.name, shape, figures, sizing)))
+    else:
+        show(console(), *sizing_view(job.name, shape, figures, sizing))

@@ -22,6 +22,7 @@ from kubealign.cli.list_jobs import get, list_jobs
 from kubealign.cli.logs import events, logs
 from kubealign.cli.metrics import metrics
 from kubealign.cli.plan import plan
+from kubealign.cli.replay import replay
 from kubealign.cli.run import run
 from kubealign.cli.samples import samples
 from kubealign.cli.submit import submit
@@ -60,7 +61,7 @@ def kubealign(
 #: By panel of the help, in its order.
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Write a job": {"init": init, "explain": explain, "validate": validate, "plan": plan},
-    "Run it": {"run": run, "submit": submit, "wait": wait},
+    "Run it": {"run": run, "submit": submit, "wait": wait, "replay": replay},
     "Look at it": {
         "list": list_jobs,
         "get": get,

@@ -22,6 +22,7 @@ TIMES = (
     ("values", "seconds/values"),
     ("judge", "seconds/judge"),
     ("reference", "seconds/reference"),
+    ("record", "seconds/record"),
     ("logprobs", "seconds/logprobs"),
     ("train", "seconds/train"),
     ("refit", "seconds/refit"),

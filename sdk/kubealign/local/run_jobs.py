@@ -13,7 +13,8 @@ from kubealign.local.nats_server import nats_program
 from kubealign.local.preloading import modules
 from kubealign.local.redis_server import redis_program
 from kubealign.local.run_status import Phase
-from kubealign.roles import Process, roles
+from kubealign.replay.plan import processes_of
+from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob
 
 FAILED = 1
@@ -25,13 +26,14 @@ async def run_jobs(
     runs_dir: Path,
     fresh: bool,
     display: LinesDisplay,
-    processes: Callable[[AlignmentJob], Sequence[Process]] = roles,
+    processes: Callable[[AlignmentJob], Sequence[Process]] | None = None,
     preload: Callable[[Sequence[AlignmentJob]], Sequence[str]] = modules,
     beside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> int:
     """The exit code of the command: 0, 1 when a job failed, 130 after Ctrl-C. `runs_dir` is absolute.
 
-    `processes` says which a job has, `preload` what is imported ahead of them; `beside` is open meanwhile.
+    `processes` says which a job has (None: what its folder says), `preload` what is imported ahead of them;
+    `beside` is open meanwhile.
     Raises RunRefused before anything is started, and OSError where the folder cannot be written."""
     check_programs()
     interruption = Interruption()
@@ -50,7 +52,7 @@ async def run_locked(
     runs_dir: Path,
     display: LinesDisplay,
     interruption: Interruption,
-    processes: Callable[[AlignmentJob], Sequence[Process]] = roles,
+    processes: Callable[[AlignmentJob], Sequence[Process]] | None = None,
     preload: Callable[[Sequence[AlignmentJob]], Sequence[str]] = modules,
     beside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> int:
@@ -69,7 +71,9 @@ async def run_locked(
                     fork_server,
                     display,
                     results=results_of(entry.job, runs_dir),
-                    processes=processes(entry.job),
+                    processes=processes_of(entry.job, entry.folder.root)
+                    if processes is None
+                    else processes(entry.job),
                 )
                 status = await run.run(interruption)
                 if interruption.asked.is_set() and status.phase is not Phase.FAILED:

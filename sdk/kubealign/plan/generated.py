@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kubealign.plan import parameters
+from kubealign.plan.amounts import GIB
 from kubealign.plan.frozen import forward_working
 from kubealign.plan.machine import CONTEXT, PROCESS, Device, Machine
 from kubealign.plan.parts import Moment
@@ -13,8 +14,8 @@ from kubealign.spec.engines import Engine, TensorRTLLMEngine, TorchEngine, Trito
 from kubealign.spec.precision import Precision
 from kubealign.spec.rollout import Sampling
 
-#: Positions that our engine's cache grows by: as generation/torch_engine/cache.py has it.
-POSITION_BLOCK = 64
+#: Tokens of a page of our engine's cache: as generation/torch_engine/ragged.py has it.
+PAGE_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -48,27 +49,38 @@ def generation(
 def _own(
     shape: ModelShape, engine: TorchEngine | TritonEngine, sampling: Sampling, work: Work, machine: Machine
 ) -> Generation:
-    """Our engine: weights, a slot of the cache for each sequence, and the logits of all of them: in fp32 as
-    they come, scaled, as log-probabilities, and cumulated in fp64 twice; where top-k or top-p cuts, sorted
-    with their order instead."""
+    """Our engine: weights, on a CPU once more in the order of its products; pages for all sequences at their
+    longest, or for as many as its share of the memory holds; and the logits of all of them: in fp32 as they
+    come, scaled, as log-probabilities, and cumulated in fp64 twice; where top-k or top-p cuts, sorted with
+    their order instead. On a CPU without a cut nothing is made of the logits but themselves."""
     tensor = engine.tensor_parallel if isinstance(engine, TorchEngine) else 1
-    positions = -(-work.sequence // POSITION_BLOCK) * POSITION_BLOCK
+    on_gpu = machine.device is Device.GPU
+    process = CONTEXT if on_gpu else PROCESS
+    weights = _weights(shape, engine.precision, tensor) * (1 if on_gpu else 2)
     cut = sampling.top_k > 0 or sampling.top_p < 1
-    logits = (52 if cut else 28) * engine.max_sequences * shape.vocabulary
+    number = 52 if cut else 28 if on_gpu else 4
+    logits = number * engine.max_sequences * shape.vocabulary
     prompts = min(engine.prefill_tokens, engine.max_sequences * work.prompt)
     forward = forward_working(shape, max(prompts, work.prompt), engine.precision, has_vocabulary=False)
+    positions = -(-work.sequence // PAGE_TOKENS) * PAGE_TOKENS
+    each = cache_bytes(shape, positions, engine.precision, tensor)
+    room = int(engine.cache_share * max(0, machine.memory - process - weights))
+    if engine.cache_gib is not None:
+        room = int(engine.cache_gib * GIB)
+    sequences = min(engine.max_sequences, room // each)
     return Generation(
         Moment(
             "a step",
             {
-                "process": CONTEXT if machine.device is Device.GPU else PROCESS,
-                "weights": _weights(shape, engine.precision, tensor),
-                "cache": cache_bytes(shape, engine.max_sequences * positions, engine.precision, tensor),
+                "process": process,
+                "weights": weights,
+                # Less than one sequence is none: the plan then shows what one would take.
+                "cache": each * max(1, sequences),
                 "activations": max(logits, -(-forward // tensor)),
             },
         ),
         tensor,
-        engine.max_sequences,
+        sequences,
         engine.max_sequences,
     )
 

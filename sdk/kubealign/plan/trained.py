@@ -15,6 +15,9 @@ from kubealign.spec.megatron import Recompute
 from kubealign.spec.precision import Precision
 from kubealign.spec.training import Trainer
 
+#: Tokens of the torch backend's packs on a CPU: as training/torch_backend/passes.py has it.
+CPU_TOKENS = 1024
+
 
 @dataclass(frozen=True)
 class TrainedModel:
@@ -47,6 +50,8 @@ class TrainedModel:
         """Tokens of one forward pass on one of `replicas` ranks that share the sequences."""
         share = -(-self.work.minibatch_tokens // replicas)
         most: int = self.trainer.backend.value.microbatch_tokens
+        if self.device is Device.CPU and self.trainer.backend.torch is not None:
+            most = min(most, CPU_TOKENS)
         return max(self.work.sequence, min(most, share))
 
 

@@ -42,8 +42,8 @@ class Sampling(Spec):
 
 
 class Transport(StrEnum):
-    """Auto: shared memory on the same machine, else a gRPC stream. Collective: NCCL between GPUs, gloo between
-    CPUs; whoever cannot take part streams."""
+    """Auto: shared memory on the same machine, else a gRPC stream. Collective: NCCL between GPUs, gloo
+    between CPUs; whoever cannot take part streams."""
 
     AUTO = "Auto"
     SHARED_MEMORY = "SharedMemory"

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from kubealign.v1 import batch_pb2 as kubealign_dot_v1_dot_batch__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kubealign/v1/refit.proto\x12\x0ckubealign.v1\x1a\x18kubealign/v1/batch.proto\"7\n\x15PublishWeightsRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\"\x99\x01\n\x0bTensorEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x04\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x14\n\x0coffset_bytes\x18\x04 \x01(\x04\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x06 \x01(\t\x12\r\n\x05start\x18\x07 \x03(\x04\x12\x13\n\x0bwhole_shape\x18\x08 \x03(\x04\"\x9e\x01\n\x0bWeightsPart\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12*\n\x07tensors\x18\x02 \x03(\x0b\x32\x19.kubealign.v1.TensorEntry\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12,\n\x07sources\x18\x04 \x03(\x0b\x32\x1b.kubealign.v1.WeightsSource\x12\x13\n\x0b\x64\x65lta_sizes\x18\x05 \x03(\x04\"\x85\x01\n\rWeightsSource\x12\x39\n\rshared_memory\x18\x01 \x01(\x0b\x32 .kubealign.v1.SharedMemorySourceH\x00\x12,\n\x06stream\x18\x02 \x01(\x0b\x32\x1a.kubealign.v1.StreamSourceH\x00\x42\x0b\n\ttransport\"0\n\x12SharedMemorySource\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x1f\n\x0cStreamSource\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"=\n\x06\x43\x61nary\x12\x0e\n\x06tokens\x18\x01 \x03(\r\x12\x10\n\x08logprobs\x18\x02 \x03(\x02\x12\x11\n\ttolerance\x18\x03 \x01(\x02\" \n\x0f\x41\x64\x61pterEncoding\x12\r\n\x05scale\x18\x01 \x01(\x01\"E\n\x0bWrittenPart\x12\'\n\x04part\x18\x01 \x01(\x0b\x32\x19.kubealign.v1.WeightsPart\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\x88\x02\n\x13WeightsAnnouncement\x12(\n\x07weights\x18\x01 \x01(\x0b\x32\x17.kubealign.v1.WeightsId\x12(\n\x05parts\x18\x02 \x03(\x0b\x32\x19.kubealign.v1.WeightsPart\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12%\n\x04\x62\x61se\x18\x04 \x01(\x0b\x32\x17.kubealign.v1.WeightsId\x12$\n\x06\x63\x61nary\x18\x05 \x01(\x0b\x32\x14.kubealign.v1.Canary\x12\x30\n\x07\x61\x64\x61pter\x18\x06 \x01(\x0b\x32\x1d.kubealign.v1.AdapterEncodingH\x00\x42\n\n\x08\x65ncoding\"_\n\x13\x46\x65tchWeightsRequest\x12(\n\x07weights\x18\x01 \x01(\x0b\x32\x17.kubealign.v1.WeightsId\x12\x0f\n\x07tensors\x18\x02 \x03(\r\x12\r\n\x05\x64\x65lta\x18\x03 \x01(\x08\"2\n\x0cWeightsChunk\x12\x14\n\x0coffset_bytes\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xc4\x01\n\x14RefitAcknowledgement\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12(\n\x07weights\x18\x02 \x01(\x0b\x32\x17.kubealign.v1.WeightsId\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x12\n\ncanary_gap\x18\x04 \x01(\x02\x12\x11\n\ttransport\x18\x05 \x01(\t\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x16\n\x0ereceived_bytes\x18\x07 \x01(\x04\x12\x13\n\x0b\x64\x65lta_parts\x18\x08 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kubealign/v1/refit.proto\x12\x0ckubealign.v1\x1a\x18kubealign/v1/batch.proto\"7\n\x15PublishWeightsRequest\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\"\x99\x01\n\x0bTensorEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x04\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x14\n\x0coffset_bytes\x18\x04 \x01(\x04\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x06 \x01(\t\x12\r\n\x05start\x18\x07 \x03(\x04\x12\x13\n\x0bwhole_shape\x18\x08 \x03(\x04\"\x9e\x01\n\x0bWeightsPart\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12*\n\x07tensors\x18\x02 \x03(\x0b\x32\x19.kubealign.v1.TensorEntry\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12,\n\x07sources\x18\x04 \x03(\x0b\x32\x1b.kubealign.v1.WeightsSource\x12\x13\n\x0b\x64\x65lta_sizes\x18\x05 \x03(\x04\"\xbb\x01\n\rWeightsSource\x12\x39\n\rshared_memory\x18\x01 \x01(\x0b\x32 .kubealign.v1.SharedMemorySourceH\x00\x12,\n\x06stream\x18\x02 \x01(\x0b\x32\x1a.kubealign.v1.StreamSourceH\x00\x12\x34\n\ncollective\x18\x03 \x01(\x0b\x32\x1e.kubealign.v1.CollectiveSourceH\x00\x42\x0b\n\ttransport\"0\n\x12SharedMemorySource\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x1f\n\x0cStreamSource\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"#\n\x10\x43ollectiveSource\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"=\n\x06\x43\x61nary\x12\x0e\n\x06tokens\x18\x01 \x03(\r\x12\x10\n\x08logprobs\x18\x02 \x03(\x02\x12\x11\n\ttolerance\x18\x03 \x01(\x02\" \n\x0f\x41\x64\x61pterEncoding\x12\r\n\x05scale\x18\x01 \x01(\x01\"E\n\x0bWrittenPart\x12\'\n\x04part\x18\x01 \x01(\x0b\x32\x19.kubealign.v1.WeightsPart\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\x88\x02\n\x13WeightsAnnouncement\x12(\n\x07weights\x18\x01 \x01(\x0b\x32\x17.kubealign.v1.WeightsId\x12(\n\x05parts\x18\x02 \x03(\x0b\x32\x19.kubealign.v1.WeightsPart\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12%\n\x04\x62\x61se\x18\x04 \x01(\x0b\x32\x17.kubealign.v1.WeightsId\x12$\n\x06\x63\x61nary\x18\x05 \x01(\x0b\x32\x14.kubealign.v1.Canary\x12\x30\n\x07\x61\x64\x61pter\x18\x06 \x01(\x0b\x32\x1d.kubealign.v1.AdapterEncodingH\x00\x42\n\n\x08\x65ncoding\"\xa9\x01\n\x13\x46\x65tchWeightsRequest\x12(\n\x07weights\x18\x01 \x01(\x0b\x32\x17.kubealign.v1.WeightsId\x12\x0f\n\x07tensors\x18\x02 \x03(\r\x12\r\n\x05\x64\x65lta\x18\x03 \x01(\x08\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\r\n\x05\x61sker\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x0c\n\x04lost\x18\x07 \x03(\t\x12\x0c\n\x04skip\x18\x08 \x01(\r\"C\n\x0cWeightsChunk\x12\x14\n\x0coffset_bytes\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0f\n\x07instead\x18\x03 \x01(\t\"s\n\x14JoinBroadcastRequest\x12(\n\x07weights\x18\x01 \x01(\x0b\x32\x17.kubealign.v1.WeightsId\x12\r\n\x05\x61sker\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x13\n\x0b\x61\x63\x63\x65lerator\x18\x04 \x01(\x08\"\x7f\n\x12JoinBroadcastReply\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05store\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x14\n\x0c\x62ucket_bytes\x18\x05 \x01(\x04\x12\x13\n\x0b\x61\x63\x63\x65lerator\x18\x06 \x01(\x08\"\xc4\x01\n\x14RefitAcknowledgement\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12(\n\x07weights\x18\x02 \x01(\x0b\x32\x17.kubealign.v1.WeightsId\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x12\n\ncanary_gap\x18\x04 \x01(\x02\x12\x11\n\ttransport\x18\x05 \x01(\t\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x16\n\x0ereceived_bytes\x18\x07 \x01(\x04\x12\x13\n\x0b\x64\x65lta_parts\x18\x08 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,23 +39,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WEIGHTSPART']._serialized_start=282
   _globals['_WEIGHTSPART']._serialized_end=440
   _globals['_WEIGHTSSOURCE']._serialized_start=443
-  _globals['_WEIGHTSSOURCE']._serialized_end=576
-  _globals['_SHAREDMEMORYSOURCE']._serialized_start=578
-  _globals['_SHAREDMEMORYSOURCE']._serialized_end=626
-  _globals['_STREAMSOURCE']._serialized_start=628
-  _globals['_STREAMSOURCE']._serialized_end=659
-  _globals['_CANARY']._serialized_start=661
-  _globals['_CANARY']._serialized_end=722
-  _globals['_ADAPTERENCODING']._serialized_start=724
-  _globals['_ADAPTERENCODING']._serialized_end=756
-  _globals['_WRITTENPART']._serialized_start=758
-  _globals['_WRITTENPART']._serialized_end=827
-  _globals['_WEIGHTSANNOUNCEMENT']._serialized_start=830
-  _globals['_WEIGHTSANNOUNCEMENT']._serialized_end=1094
-  _globals['_FETCHWEIGHTSREQUEST']._serialized_start=1096
-  _globals['_FETCHWEIGHTSREQUEST']._serialized_end=1191
-  _globals['_WEIGHTSCHUNK']._serialized_start=1193
-  _globals['_WEIGHTSCHUNK']._serialized_end=1243
-  _globals['_REFITACKNOWLEDGEMENT']._serialized_start=1246
-  _globals['_REFITACKNOWLEDGEMENT']._serialized_end=1442
+  _globals['_WEIGHTSSOURCE']._serialized_end=630
+  _globals['_SHAREDMEMORYSOURCE']._serialized_start=632
+  _globals['_SHAREDMEMORYSOURCE']._serialized_end=680
+  _globals['_STREAMSOURCE']._serialized_start=682
+  _globals['_STREAMSOURCE']._serialized_end=713
+  _globals['_COLLECTIVESOURCE']._serialized_start=715
+  _globals['_COLLECTIVESOURCE']._serialized_end=750
+  _globals['_CANARY']._serialized_start=752
+  _globals['_CANARY']._serialized_end=813
+  _globals['_ADAPTERENCODING']._serialized_start=815
+  _globals['_ADAPTERENCODING']._serialized_end=847
+  _globals['_WRITTENPART']._serialized_start=849
+  _globals['_WRITTENPART']._serialized_end=918
+  _globals['_WEIGHTSANNOUNCEMENT']._serialized_start=921
+  _globals['_WEIGHTSANNOUNCEMENT']._serialized_end=1185
+  _globals['_FETCHWEIGHTSREQUEST']._serialized_start=1188
+  _globals['_FETCHWEIGHTSREQUEST']._serialized_end=1357
+  _globals['_WEIGHTSCHUNK']._serialized_start=1359
+  _globals['_WEIGHTSCHUNK']._serialized_end=1426
+  _globals['_JOINBROADCASTREQUEST']._serialized_start=1428
+  _globals['_JOINBROADCASTREQUEST']._serialized_end=1543
+  _globals['_JOINBROADCASTREPLY']._serialized_start=1545
+  _globals['_JOINBROADCASTREPLY']._serialized_end=1672
+  _globals['_REFITACKNOWLEDGEMENT']._serialized_start=1675
+  _globals['_REFITACKNOWLEDGEMENT']._serialized_end=1871
 # @@protoc_insertion_point(module_scope)

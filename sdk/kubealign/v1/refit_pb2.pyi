@@ -50,12 +50,14 @@ class WeightsPart(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[TensorEntry, _Mapping]]] = ..., size_bytes: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[WeightsSource, _Mapping]]] = ..., delta_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WeightsSource(_message.Message):
-    __slots__ = ("shared_memory", "stream")
+    __slots__ = ("shared_memory", "stream", "collective")
     SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     shared_memory: SharedMemorySource
     stream: StreamSource
-    def __init__(self, shared_memory: _Optional[_Union[SharedMemorySource, _Mapping]] = ..., stream: _Optional[_Union[StreamSource, _Mapping]] = ...) -> None: ...
+    collective: CollectiveSource
+    def __init__(self, shared_memory: _Optional[_Union[SharedMemorySource, _Mapping]] = ..., stream: _Optional[_Union[StreamSource, _Mapping]] = ..., collective: _Optional[_Union[CollectiveSource, _Mapping]] = ...) -> None: ...
 
 class SharedMemorySource(_message.Message):
     __slots__ = ("host", "name")
@@ -66,6 +68,12 @@ class SharedMemorySource(_message.Message):
     def __init__(self, host: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class StreamSource(_message.Message):
+    __slots__ = ("address",)
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    def __init__(self, address: _Optional[str] = ...) -> None: ...
+
+class CollectiveSource(_message.Message):
     __slots__ = ("address",)
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     address: str
@@ -112,22 +120,62 @@ class WeightsAnnouncement(_message.Message):
     def __init__(self, weights: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[WeightsPart, _Mapping]]] = ..., size_bytes: _Optional[int] = ..., base: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., adapter: _Optional[_Union[AdapterEncoding, _Mapping]] = ...) -> None: ...
 
 class FetchWeightsRequest(_message.Message):
-    __slots__ = ("weights", "tensors", "delta")
+    __slots__ = ("weights", "tensors", "delta", "rank", "asker", "address", "lost", "skip")
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    ASKER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
     weights: _batch_pb2.WeightsId
     tensors: _containers.RepeatedScalarFieldContainer[int]
     delta: bool
-    def __init__(self, weights: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., tensors: _Optional[_Iterable[int]] = ..., delta: _Optional[bool] = ...) -> None: ...
+    rank: int
+    asker: str
+    address: str
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    skip: int
+    def __init__(self, weights: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., tensors: _Optional[_Iterable[int]] = ..., delta: _Optional[bool] = ..., rank: _Optional[int] = ..., asker: _Optional[str] = ..., address: _Optional[str] = ..., lost: _Optional[_Iterable[str]] = ..., skip: _Optional[int] = ...) -> None: ...
 
 class WeightsChunk(_message.Message):
-    __slots__ = ("offset_bytes", "data")
+    __slots__ = ("offset_bytes", "data", "instead")
     OFFSET_BYTES_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    INSTEAD_FIELD_NUMBER: _ClassVar[int]
     offset_bytes: int
     data: bytes
-    def __init__(self, offset_bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    instead: str
+    def __init__(self, offset_bytes: _Optional[int] = ..., data: _Optional[bytes] = ..., instead: _Optional[str] = ...) -> None: ...
+
+class JoinBroadcastRequest(_message.Message):
+    __slots__ = ("weights", "asker", "group", "accelerator")
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    ASKER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ACCELERATOR_FIELD_NUMBER: _ClassVar[int]
+    weights: _batch_pb2.WeightsId
+    asker: str
+    group: str
+    accelerator: bool
+    def __init__(self, weights: _Optional[_Union[_batch_pb2.WeightsId, _Mapping]] = ..., asker: _Optional[str] = ..., group: _Optional[str] = ..., accelerator: _Optional[bool] = ...) -> None: ...
+
+class JoinBroadcastReply(_message.Message):
+    __slots__ = ("group", "store", "rank", "world_size", "bucket_bytes", "accelerator")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACCELERATOR_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    store: str
+    rank: int
+    world_size: int
+    bucket_bytes: int
+    accelerator: bool
+    def __init__(self, group: _Optional[str] = ..., store: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., accelerator: _Optional[bool] = ...) -> None: ...
 
 class RefitAcknowledgement(_message.Message):
     __slots__ = ("worker", "weights", "error", "canary_gap", "transport", "seconds", "received_bytes", "delta_parts")

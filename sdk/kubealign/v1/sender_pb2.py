@@ -26,7 +26,7 @@ from kubealign.v1 import options_pb2 as kubealign_dot_v1_dot_options__pb2
 from kubealign.v1 import refit_pb2 as kubealign_dot_v1_dot_refit__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19kubealign/v1/sender.proto\x12\x0ckubealign.v1\x1a\x1akubealign/v1/options.proto\x1a\x18kubealign/v1/refit.proto2\x83\x01\n\rWeightsSender\x12r\n\x0c\x46\x65tchWeights\x12!.kubealign.v1.FetchWeightsRequest\x1a\x1a.kubealign.v1.WeightsChunk\"!\xca\xeb#\x1d\n\x07rollout\n\treference\n\x07trainer0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19kubealign/v1/sender.proto\x12\x0ckubealign.v1\x1a\x1akubealign/v1/options.proto\x1a\x18kubealign/v1/refit.proto2\xfd\x01\n\rWeightsSender\x12r\n\x0c\x46\x65tchWeights\x12!.kubealign.v1.FetchWeightsRequest\x1a\x1a.kubealign.v1.WeightsChunk\"!\xca\xeb#\x1d\n\x07rollout\n\treference\n\x07trainer0\x01\x12x\n\rJoinBroadcast\x12\".kubealign.v1.JoinBroadcastRequest\x1a .kubealign.v1.JoinBroadcastReply\"!\xca\xeb#\x1d\n\x07rollout\n\treference\n\x07trainerb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,6 +35,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WEIGHTSSENDER'].methods_by_name['FetchWeights']._loaded_options = None
   _globals['_WEIGHTSSENDER'].methods_by_name['FetchWeights']._serialized_options = b'\312\353#\035\n\007rollout\n\treference\n\007trainer'
+  _globals['_WEIGHTSSENDER'].methods_by_name['JoinBroadcast']._loaded_options = None
+  _globals['_WEIGHTSSENDER'].methods_by_name['JoinBroadcast']._serialized_options = b'\312\353#\035\n\007rollout\n\treference\n\007trainer'
   _globals['_WEIGHTSSENDER']._serialized_start=98
-  _globals['_WEIGHTSSENDER']._serialized_end=229
+  _globals['_WEIGHTSSENDER']._serialized_end=351
 # @@protoc_insertion_point(module_scope)

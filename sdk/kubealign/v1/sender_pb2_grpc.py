@@ -39,13 +39,25 @@ class WeightsSenderStub:
                 request_serializer=kubealign_dot_v1_dot_refit__pb2.FetchWeightsRequest.SerializeToString,
                 response_deserializer=kubealign_dot_v1_dot_refit__pb2.WeightsChunk.FromString,
                 _registered_method=True)
+        self.JoinBroadcast = channel.unary_unary(
+                '/kubealign.v1.WeightsSender/JoinBroadcast',
+                request_serializer=kubealign_dot_v1_dot_refit__pb2.JoinBroadcastRequest.SerializeToString,
+                response_deserializer=kubealign_dot_v1_dot_refit__pb2.JoinBroadcastReply.FromString,
+                _registered_method=True)
 
 
 class WeightsSenderServicer:
     """Missing associated documentation comment in .proto file."""
 
     def FetchWeights(self, request, context):
-        """The stream transport: the bytes of this rank's part, in chunks of 1 to 4 MiB.
+        """The stream transport: the bytes of a part, in chunks of 1 to 4 MiB; or who has them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def JoinBroadcast(self, request, context):
+        """The collective transport: answers when the broadcast of this rank's part begins. NotFound: it has begun already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -58,6 +70,11 @@ def add_WeightsSenderServicer_to_server(servicer, server):
                     servicer.FetchWeights,
                     request_deserializer=kubealign_dot_v1_dot_refit__pb2.FetchWeightsRequest.FromString,
                     response_serializer=kubealign_dot_v1_dot_refit__pb2.WeightsChunk.SerializeToString,
+            ),
+            'JoinBroadcast': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinBroadcast,
+                    request_deserializer=kubealign_dot_v1_dot_refit__pb2.JoinBroadcastRequest.FromString,
+                    response_serializer=kubealign_dot_v1_dot_refit__pb2.JoinBroadcastReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,6 +104,33 @@ class WeightsSender:
             '/kubealign.v1.WeightsSender/FetchWeights',
             kubealign_dot_v1_dot_refit__pb2.FetchWeightsRequest.SerializeToString,
             kubealign_dot_v1_dot_refit__pb2.WeightsChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinBroadcast(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kubealign.v1.WeightsSender/JoinBroadcast',
+            kubealign_dot_v1_dot_refit__pb2.JoinBroadcastRequest.SerializeToString,
+            kubealign_dot_v1_dot_refit__pb2.JoinBroadcastReply.FromString,
             options,
             channel_credentials,
             insecure,

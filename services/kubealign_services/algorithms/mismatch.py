@@ -3,6 +3,7 @@
 Only where the batch has no old_logprobs: with one update the step's own forward pass is the policy that
 sampled, so the gap costs nothing there. Elsewhere the driver measures it before the step."""
 
+import torch
 from torch import Tensor
 
 from kubealign_services.algorithms.contract import LossTerms
@@ -16,10 +17,16 @@ _SHARES = "gap_shares"
 def comparable(batch: Batch) -> Tensor:
     """bool [T]: the response tokens of which engine and trainer should say the same: those that were made
     with the weights that train on them (column weight_version, scalar version; all where either is missing),
-    companions left out."""
+    companions left out. Where the scalar continued is set, whole responses alone: in one that older weights
+    began, the later tokens stand on keys and values that no one set of weights gives."""
     mask = batch.token("loss_mask").bool() & is_learned(batch)[batch.sequence_of_token]
     if "version" in batch.scalars and "weight_version" in batch.token_columns:
-        mask = mask & (batch.token("weight_version") == int(batch.scalars["version"]))
+        older = mask & (batch.token("weight_version") != int(batch.scalars["version"]))
+        mask = mask & ~older
+        if batch.scalars.get("continued"):
+            begun = torch.zeros(len(batch), dtype=torch.bool, device=mask.device)
+            begun[batch.sequence_of_token[older]] = True
+            mask = mask & ~begun[batch.sequence_of_token]
     return mask
 
 

@@ -34,7 +34,7 @@ class Online(ABC):
         self._kl = ReferenceKL(entry.kl)
         self.needs_reference = self._kl.active
         self.needs_old_logprobs = (
-            self._kl.active
+            self._kl.before_step
             or entry.updates_per_step > 1
             or entry.max_staleness > 0
             or entry.importance is not None
@@ -51,9 +51,9 @@ class Online(ABC):
         return None
 
     def advantages(self, batch: Batch, state: dict[str, float]) -> dict[str, float]:
-        """Reads the token columns loss_mask, behaviour_logprobs (and, where KL is measured, old_logprobs and
-        reference_logprobs) and the sequence columns rewards, group. Adds the token column advantages, in the
-        dtype of behaviour_logprobs: 0 at companions, which no figure knows of either."""
+        """Reads the token columns loss_mask, behaviour_logprobs (and, where KL is measured before the step,
+        old_logprobs and reference_logprobs) and the sequence columns rewards, group. Adds the token column
+        advantages, in the dtype of behaviour_logprobs: 0 at companions, which no figure knows of either."""
         metrics = self.shape(batch)
         part = learned(batch)
         rewards = part.sequence("shaped_rewards")

@@ -12,6 +12,7 @@ from kubealign_services.algorithms.mismatch import add_gap, prepare_gap
 from kubealign_services.algorithms.outputs import required
 from kubealign_services.algorithms.ratio import log_ratios
 from kubealign_services.algorithms.reference_kl import loss_coefficient
+from kubealign_services.algorithms.step_kl import add_kl, prepare_kl
 from kubealign_services.algorithms.surrogate import LOG_RATIO_BOUND, Actions, Surrogate
 from kubealign_services.algorithms.weights import token_mean_shares
 from kubealign_services.batch.packed import Batch
@@ -52,6 +53,7 @@ class PolicyObjective:
         if self._importance is not None:
             weights = importance_weights(minibatch, counted, self._importance)
             columns |= dict(zip(_IMPORTANCE, (weights.applied, weights.raw, weights.outside), strict=True))
+        prepare_kl(minibatch, self._spec.kl)
         prepare_gap(minibatch)
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
@@ -97,7 +99,8 @@ class PolicyObjective:
             divergence = (shares * kl_loss(new, column("reference_logprobs"), self._spec.kl.estimator)).sum()
             loss = loss + self._beta * divergence
             sums["policy/kl_loss"] = divergence.detach()
-        return add_gap(LossTerms(loss, sums, maxima), logprobs, microbatch)
+        found = add_kl(LossTerms(loss, sums, maxima), logprobs, microbatch, self._spec.kl)
+        return add_gap(found, logprobs, microbatch)
 
 
 def _largest(values: Tensor) -> Tensor:

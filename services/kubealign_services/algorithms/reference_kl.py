@@ -40,15 +40,24 @@ class ReferenceKL:
     def active(self) -> bool:
         return self._spec.active
 
+    @property
+    def before_step(self) -> bool:
+        """Whether the advantages need the divergence, so that it has to be measured before the step."""
+        return self.active and self._spec.placement is KLPlacement.REWARD
+
     def measure(self, batch: Batch, state: dict[str, float]) -> Divergence:
         """Price the step's divergence by the coefficient there is, then lead an adaptive one (kept in
         `state`).
 
         Reads the token columns loss_mask, old_logprobs and reference_logprobs; where nothing is measured,
-        only loss_mask and behaviour_logprobs (for its dtype)."""
+        only loss_mask and behaviour_logprobs (for its dtype). A divergence in the loss is left to the step
+        (`algorithms.step_kl`) where there are no old_logprobs."""
         mask = batch.token("loss_mask")
+        nothing = torch.zeros_like(batch.token("behaviour_logprobs"))
         if not self.active:
-            return Divergence(torch.zeros_like(batch.token("behaviour_logprobs")), {})
+            return Divergence(nothing, {})
+        if not self.before_step and "old_logprobs" not in batch.token_columns:
+            return Divergence(nothing, {"kl/coefficient": loss_coefficient(self._spec)})
         estimate = kl_estimate(
             batch.token("old_logprobs"), batch.token("reference_logprobs"), self._spec.estimator
         )

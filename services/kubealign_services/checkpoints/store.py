@@ -129,6 +129,17 @@ class CommitStore:
                 f"the newest commit is corrupt: {error}; delete the folder {newest} to {then}"
             ) from error
 
+    def at(self, step: int) -> Commit | None:
+        """The newest commit of a step, every file of it verified; None when there is none. Raises
+        CorruptCommit."""
+        found = [path for path in self.commits() if _age(path)[0] == step]
+        if not found:
+            return None
+        try:
+            return Commit(found[-1], _verify(found[-1]))
+        except _Corruption as error:
+            raise CorruptCommit(f"the commit of step {step} is corrupt: {error}") from error
+
     def _free_name(self, step: int) -> Path:
         taken = [_age(path)[1] for path in self.commits() if _age(path)[0] == step]
         name = f"step-{step:08d}" + (f"-{max(taken) + 1}" if taken else "")

@@ -63,9 +63,7 @@ def _engine(folder: Path, spec: EngineSpec, rank: int, lease: Lease, tenant: Eng
         torch.cuda.set_device(device)
 
     def passes(config: Any) -> MovablePasses:
-        tenant.memory = made = MovablePasses(
-            CausalModel(config, DTYPES[spec.precision], device), spec.max_sequences
-        )
+        tenant.memory = made = MovablePasses(CausalModel(config, DTYPES[spec.precision], device))
         return made
 
     with lease.held(GENERATION, "the engine to be made"):

@@ -18,11 +18,13 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True)
 class Sampled:
-    """How the samples of a batch were made. greedy_samples: of each group, the last ones."""
+    """How the samples of a batch were made. greedy_samples: of each group, the last ones. continued: whether
+    new weights went on over keys and values of the ones before."""
 
     temperature: float
     max_tokens: int
     greedy_samples: int = 0
+    continued: bool = False
 
 
 def assemble(
@@ -34,8 +36,8 @@ def assemble(
     (int32), and reference_logprobs (float32) where a reference scored. Sequence columns: group (int64,
     index of the prompt), truncated (uint8), reward.NAME (float64) for each of `rewards`, and companion
     (uint8) where there are greedy samples, turns and tool_errors (int32) where a workflow made them.
-    Scalars: temperature, max_tokens and version (of the weights that train on it). Raises JobFailed when
-    the reference's log-probabilities do not fit their sequence.
+    Scalars: temperature, max_tokens, version (of the weights that train on it), and continued (1) where the
+    samples were. Raises JobFailed when the reference's log-probabilities do not fit their sequence.
     """
     parts: list[Batch] = []
     for index, group in enumerate(groups):
@@ -70,6 +72,8 @@ def assemble(
         "max_tokens": float(sampled.max_tokens),
         "version": float(version),
     }
+    if sampled.continued:
+        batch.scalars["continued"] = 1.0
     return batch
 
 
@@ -92,6 +96,17 @@ def staleness(batch: Batch, version: int) -> torch.Tensor:
     made_with = torch.where(batch.token("loss_mask").bool(), batch.token("weight_version").long(), version)
     oldest = torch.full((len(batch),), version, dtype=torch.int64)
     return version - oldest.scatter_reduce(0, batch.sequence_of_token, made_with, reduce="amin")
+
+
+def mixed(batch: Batch) -> torch.Tensor:
+    """bool [S]: whether several versions of the weights made the sequence's response."""
+    mask, versions = batch.token("loss_mask").bool(), batch.token("weight_version").long()
+    where = batch.sequence_of_token[mask]
+    oldest = torch.full((len(batch),), torch.iinfo(torch.int64).max)
+    newest = torch.full((len(batch),), -1, dtype=torch.int64)
+    return newest.scatter_reduce(0, where, versions[mask], reduce="amax") > oldest.scatter_reduce(
+        0, where, versions[mask], reduce="amin"
+    )
 
 
 def oldest_version(group: Group) -> int:

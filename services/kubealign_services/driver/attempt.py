@@ -1,8 +1,11 @@
 """One attempt at a job under one fence: resume, run the loop, commit where it was stopped."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+from kubealign.replay.plan import Replay, read_replay
+from kubealign.replay.record import FOLDER
 from kubealign.spec.algorithms import Rounds
 from kubealign_services.bus.contract import Bus
 from kubealign_services.checkpoints.store import CommitStore, CorruptCommit
@@ -23,6 +26,8 @@ from kubealign_services.driver.loop import align
 from kubealign_services.driver.members import Gate, Policy, Values
 from kubealign_services.driver.previews import Previews
 from kubealign_services.driver.progress import Progress
+from kubealign_services.driver.recording import BatchRecorder, RecordingSource
+from kubealign_services.driver.replaying import ReplaySource, first_commit
 from kubealign_services.driver.report import Report, Sink
 from kubealign_services.driver.results import Results
 from kubealign_services.driver.resume import resume
@@ -34,7 +39,7 @@ from kubealign_services.driver.stopping import save_in_time, told_to_stop
 from kubealign_services.driver.token_texts import TokenTexts, decoder
 from kubealign_services.driver.training_client import CriticClient, TrainerClient, TrainingClient
 from kubealign_services.driver.watched import unless
-from kubealign_services.driver.weights import OnDemand
+from kubealign_services.driver.weights import NoWeights, OnDemand, Weights
 from kubealign_services.process.context import Context
 from kubealign_services.refit.broadcast import RefitFailed
 from kubealign_services.rpc.client import Peer
@@ -62,11 +67,13 @@ async def attempt(
     members: list[TrainingClient] = [trainer] if critic is None else [trainer, critic]
     peers = [trainer_peer] if critic_peer is None else [trainer_peer, critic_peer]
     store = CommitStore(run_dir / "commits", spec.checkpoint.keep)
+    replay = read_replay(run_dir)
     try:
         async with AsyncExitStack() as stack:
 
             async def open_run() -> Run:
-                state = await resume(store, members)
+                first = None if replay is None else await asyncio.to_thread(first_commit, replay)
+                state = await resume(store, members, first)
                 exchange = Exchange(bus, fence, grace.stop, progress.waits)
                 await stack.enter_async_context(exchange)
                 run = await _build(
@@ -82,6 +89,7 @@ async def attempt(
                     sinks,
                     state,
                     stack,
+                    replay,
                 )
                 context.heartbeat.describe(lambda: beat(progress, exchange, run.report))
                 return run
@@ -122,18 +130,23 @@ async def _build(
     sinks: list[Sink],
     state: JobState,
     stack: AsyncExitStack,
+    replay: Replay | None,
 ) -> Run:
     job, run_dir = context.job, context.settings.run_dir
     algorithm = build_algorithm(job)
     report = Report(run_dir / "metrics.jsonl", fence, sinks)
     previews = Previews(TokenTexts(lambda: decoder(prepared.tokenizer)), job.spec.seed)
-    weights = await build_weights(job, bus, trainer, stack)
+    weights: Weights = NoWeights()
+    if replay is None:
+        weights = await build_weights(job, bus, trainer, stack)
     history = TrainedPrompts(run_dir / "history.jsonl", fence)
     history.resume_at(state)
     rollout = job.spec.effective_rollout if job.spec.algorithm.value.online else None
     frozen = build_frozen(job, exchange, trainer, run_dir / "frozen")
     source: Source
-    if isinstance(job.spec.algorithm.value, Rounds):
+    if replay is not None:
+        source = ReplaySource(replay, algorithm, context.stop)
+    elif isinstance(job.spec.algorithm.value, Rounds):
         # Weights go out when a round begins, not at every step.
         assert isinstance(weights, OnDemand)
         source = build_rounds(
@@ -141,9 +154,14 @@ async def _build(
         )
     else:
         source = build_source(job, prepared, state, exchange, trainer, critic, context.stop, frozen)
+    if job.spec.checkpoint.record_batches:
+        recorder = BatchRecorder(run_dir / FOLDER, fence, job.spec.seed)
+        recorder.resume_at(state.step)
+        source = RecordingSource(source, recorder)
     return Run(
         run_dir=run_dir,
-        max_steps=job.spec.max_steps,
+        # A replay keeps the recorded job's: schedules go by it.
+        max_steps=job.spec.max_steps if replay is None else replay.last_step,
         commit_every=job.spec.checkpoint.every_steps,
         critic_warmup_steps=getattr(job.spec.algorithm.value, "critic_warmup_steps", 0),
         algorithm=algorithm,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.rewards import RewardPlacement
-from kubealign.spec.rollout import ReferencePlacement
+from kubealign.spec.rollout import InFlight, ReferencePlacement
 from kubealign.spec.validation import ValidationSampling
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.loading import make_algorithm
@@ -23,6 +23,7 @@ from kubealign_services.driver.plans import group_plan
 from kubealign_services.driver.previews import Previews
 from kubealign_services.driver.report import Report
 from kubealign_services.driver.row_batches import RowBatches
+from kubealign_services.driver.snapshots import Snapshots
 from kubealign_services.driver.source import FrozenModels, GroupSource, RowSource, Source
 from kubealign_services.driver.state import JobState
 from kubealign_services.driver.supply import EpochSupply
@@ -30,7 +31,7 @@ from kubealign_services.driver.training_client import CriticClient, TrainerClien
 from kubealign_services.driver.validation import HeldOutLoss, Measurement, SampledAnswers, Validation
 from kubealign_services.driver.validation_figures import ValidationSample
 from kubealign_services.driver.validation_sampling import ValidationSampler
-from kubealign_services.driver.weights import EveryStep, NoWeights, OnDemand, Weights
+from kubealign_services.driver.weights import Behind, EveryStep, NoWeights, OnDemand, Weights
 from kubealign_services.refit.broadcast import WeightsBroadcast
 
 
@@ -46,17 +47,21 @@ async def build_weights(
     rollout = job.spec.effective_rollout
     if rollout is None:
         return NoWeights()
+    snapshots = Snapshots(trainer.publish_weights)
     broadcast = await stack.enter_async_context(
         WeightsBroadcast(
             bus,
-            trainer.publish_weights,
+            snapshots,
             fence=trainer.fence,
             min_replicas=rollout.min_replicas,
             replicas=rollout.replicas,
             timeout=rollout.refit.timeout_seconds,
         )
     )
-    return EveryStep(broadcast) if job.spec.algorithm.value.online else OnDemand(broadcast)
+    algorithm = job.spec.algorithm.value
+    if not algorithm.online:
+        return OnDemand(broadcast)
+    return Behind(broadcast, snapshots) if algorithm.max_staleness else EveryStep(broadcast)
 
 
 def bus_rewards(job: AlignmentJob) -> list[str]:
@@ -117,7 +122,12 @@ def build_source(
         rewards,
         on_bus,
         Colocated(trainer, critic, critic_rewards(job), reference is not None and not on_bus),
-        Sampled(rollout.sampling.temperature or 1.0, rollout.sampling.max_tokens, plan.greedy_samples),
+        Sampled(
+            rollout.sampling.temperature or 1.0,
+            rollout.sampling.max_tokens,
+            plan.greedy_samples,
+            rollout.refit.in_flight is InFlight.CONTINUE,
+        ),
     )
 
 

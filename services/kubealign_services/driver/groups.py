@@ -1,8 +1,14 @@
 """Groups of prompts, asked for ahead of time and taken in batches.
 
-Unfinished and waiting groups never exceed (max_staleness + 1) x prompts_per_step, which bounds how old a
-sample can be when it is trained on (AReaL, Fu et al. 2025, section 5.1); the age is checked again when a
-batch is taken. With max_staleness 0 every sample is made with the weights that train on it.
+Unfinished and waiting groups never exceed (max_staleness + 1) x prompts_per_step (AReaL, Fu et al. 2025,
+section 5.1), and batches are taken in the order in which they were asked for: a step waits for its oldest
+groups, however many later ones are whole. So how old a sample can be is bounded by construction, however slow
+it is and however many weights it lives through. A group asked for at version v has fewer than the capacity
+before it, every step takes prompts_per_step of those, and so it is trained on at version v + max_staleness at
+the latest; none of its tokens is older than v, which its work item demands. Nothing is thrown away for its
+age, then, long responses are not lost more often than short ones, and a batch holds the same prompts whatever
+the workers' speed. The age is checked all the same when a batch is taken. With max_staleness 0 every sample
+is made with the weights that train on it.
 """
 
 import asyncio
@@ -10,6 +16,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from kubealign.v1 import rollout_pb2
 from kubealign_services.driver.assembly import oldest_version
@@ -49,7 +56,7 @@ class GroupBuffer:
     with dynamic sampling, what teaches nothing.
 
     `given_up` are the prompts whose retries ended; others have taken their place. `failures` counts them
-    over the whole job.
+    over the whole job. `discarded` counts the groups that were too old, since this began.
     """
 
     def __init__(
@@ -106,23 +113,26 @@ class GroupBuffer:
         return self._ledger.waiting_for()
 
     async def take(self, version: int) -> list[Group]:
-        """The oldest whole groups, prompts_per_step of them, none older than max_staleness; fewer once the
-        supply has ended, none when nothing is left. Raises JobFailed, Stopping."""
+        """The groups that were asked for first, prompts_per_step of them, once they are whole, none older
+        than max_staleness; fewer once the supply has ended, none when nothing is left. Raises JobFailed,
+        Stopping."""
         self._dynamic.next_step()
         while True:
             await self._refill(version)
-            fresh = [group for group in self._ledger.ready() if not await self._discard_stale(group, version)]
-            dull = [group for group in fresh if self._dynamic.drops(group)]
+            dull = [group for group in self._ledger.ready() if self._dynamic.drops(group)]
             if dull:
                 for group in dull:
                     self._ledger.close(group.group_id)
                 continue  # other prompts take their place
-            wanted = min(self._plan.prompts_per_step, len(self._ledger.groups))
-            if len(fresh) >= wanted:
-                taken = fresh[:wanted]
-                for group in taken:
-                    self._ledger.close(group.group_id)
-                return taken
+            oldest = list(islice(self._ledger.groups.values(), self._plan.prompts_per_step))
+            if all(group.completed_at is not None for group in oldest):
+                stale = [group for group in oldest if self._is_stale(group, version)]
+                if not stale:
+                    for group in oldest:
+                        self._ledger.close(group.group_id)
+                    return oldest
+                for group in stale:
+                    await self._ask_anew(group, version)
             failed = {failure.group_id: failure for failure in await self._exchange.wait(self._ledger)}
             for failure in failed.values():
                 await self._failed(failure)
@@ -169,14 +179,14 @@ class GroupBuffer:
             )
         )
 
-    async def _discard_stale(self, group: Group, version: int) -> bool:
-        """Ask again, with today's weights, for a group that has grown too old while it waited."""
-        if version - oldest_version(group) <= self._plan.max_staleness:
-            return False
+    def _is_stale(self, group: Group, version: int) -> bool:
+        return version - oldest_version(group) > self._plan.max_staleness
+
+    async def _ask_anew(self, group: Group, version: int) -> None:
+        """Throw away what came of a group and ask again, with today's weights."""
         self.discarded += 1
         self._ledger.groups[group.group_id].min_version = version
         await self._publish(self._ledger.again(group.group_id, time.monotonic() + self._plan.group_timeout))
-        return True
 
     async def _failed(self, failure: Failure) -> None:
         group = self._ledger.groups.get(failure.group_id)

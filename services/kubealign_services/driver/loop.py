@@ -27,10 +27,10 @@ async def align(run: Run, state: JobState) -> JobState:
             step.add(run.algorithm.advantages(batch, state.algorithm))
             batch = without_companions(batch)  # what informed the advantages and is not learned
             run.previews.take(batch, step)  # a few samples, with what is known of their tokens
-            await run.weights.settled(step)  # a refit that lost its quorum surfaces here
+            await run.weights.released(step)  # on policy a refit that lost its quorum surfaces here
             state = await run.step_both(batch, run.source.after(state), step)
             run.gate.check(batch, step)
-            run.weights.publish_soon(state.version)
+            await run.weights.publish_soon(state.version, step)
         if run.validation.due(state.step):
             await run.validation.measure(state)
         if run.commits_at(state.step):

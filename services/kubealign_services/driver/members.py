@@ -100,5 +100,7 @@ async def step_both(
 
 
 def _named(metrics: dict[str, float], role: str) -> dict[str, float]:
-    """Figures of the optimiser under the role's name; the objective's own names stay."""
-    return {name if "/" in name else f"{role}/{name}": value for name, value in metrics.items()}
+    """Figures of the optimiser under the role's name; the objective's own names stay, and win: a map from the
+    wire has no order that could decide between the critic's own loss and its objective's critic/loss."""
+    own = {name: value for name, value in metrics.items() if "/" in name}
+    return {f"{role}/{name}": value for name, value in metrics.items() if name not in own} | own

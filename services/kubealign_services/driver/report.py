@@ -34,13 +34,15 @@ class Answer:
 
 class StepFigures:
     """What one step has measured so far. `answers`: the texts of its batch, by sample id; `samples`: those
-    that are shown, as the read model has them."""
+    that are shown, as the read model has them; `attempts`: how often each group of it had been asked for
+    again."""
 
     def __init__(self, step: int) -> None:
         self.step = step
         self.metrics: dict[str, float] = {}
         self.answers: dict[str, Answer] = {}
         self.samples: list[dict[str, Any]] = []
+        self.attempts: dict[str, int] = {}
         self._started = time.perf_counter()
 
     def add(self, metrics: Mapping[str, float]) -> None:

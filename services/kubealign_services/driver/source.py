@@ -11,7 +11,7 @@ import torch
 from kubealign.spec.rewards import Reward
 from kubealign_services.batch.companions import learned
 from kubealign_services.batch.packed import Batch
-from kubealign_services.driver.assembly import Sampled, assemble, sample_id, staleness
+from kubealign_services.driver.assembly import Sampled, assemble, mixed, sample_id, staleness
 from kubealign_services.driver.failures import Stopping
 from kubealign_services.driver.groups import GroupBuffer
 from kubealign_services.driver.ledger import Group
@@ -121,13 +121,15 @@ class GroupSource:
         self._taken: list[str] = []
 
     async def take(self, state: JobState, step: StepFigures) -> Batch | None:
-        asked = time.monotonic()
+        asked, discarded = time.monotonic(), self._buffer.discarded
         groups = await self._buffer.take(state.version)
         if not groups:
             return None
         self._taken = [group.group_id for group in groups]
+        taken = time.monotonic()
         generated = max(asked, *(group.generated_at or asked for group in groups))
-        step.add({"seconds/generate": generated - asked, "seconds/score": time.monotonic() - generated})
+        step.add({"seconds/generate": generated - asked, "seconds/score": taken - generated})
+        step.add(waits(groups, asked, taken))
         batch = assemble(groups, self._bus_rewards, self._sampled, state.version, self._bus_reference)
         await self._colocated.score(batch, step)
         step.add(
@@ -142,10 +144,12 @@ class GroupSource:
         step.add(response_figures(batch, state.version))
         step.add(data_figures(self._supply, self._dropped))
         step.answers = answers(groups)
+        step.attempts = {group.group_id: group.attempt for group in groups}
         step.add(
             {
                 "rollout/groups_in_flight": self._buffer.in_flight,
                 "rollout/groups_waiting": self._buffer.waiting,
+                "rollout/groups_discarded": self._buffer.discarded - discarded,
                 "data/discarded_groups": self._buffer.discarded,
                 "data/uninformative_groups": self._buffer.uninformative,
                 "data/given_up_prompts": len(state.given_up) + len(self._buffer.given_up),
@@ -169,6 +173,16 @@ def answers(groups: Sequence[Group]) -> dict[str, Answer]:
         sample_id(group.group_id, sample): Answer(json.loads(rollout.columns)["prompt"], rollout.response)
         for group in groups
         for sample, rollout in group.rollouts.items()
+    }
+
+
+def waits(groups: Sequence[Group], asked: float, taken: float) -> dict[str, float]:
+    """Who waited for whom: the trainer for this batch's groups, from `asked` to `taken` (time.monotonic()),
+    and the groups, once they were whole, for the trainer."""
+    whole = [taken - (group.completed_at or taken) for group in groups]
+    return {
+        "seconds/wait_groups": taken - asked,
+        "seconds/groups_waited": sum(whole) / len(whole),
     }
 
 
@@ -196,4 +210,5 @@ def response_figures(batch: Batch, version: int) -> dict[str, float]:
         "weights/version": version,
         "rollout/staleness": float(age.float().mean()),
         "rollout/staleness_max": float(age.max()),
+        "rollout/mixed_versions_share": float(mixed(batch).float().mean()),
     }

@@ -4,6 +4,8 @@ import asyncio
 from typing import Protocol
 
 from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.snapshots import Snapshots
+from kubealign_services.driver.watched import unless
 from kubealign_services.refit.broadcast import RefitReport, WeightsBroadcast
 
 
@@ -13,11 +15,11 @@ class Weights(Protocol):
     async def publish(self, version: int) -> None:
         """Publish and wait for the quorum. Raises RefitFailed."""
 
-    def publish_soon(self, version: int) -> None:
-        """Publish while the driver goes on."""
+    async def released(self, step: StepFigures) -> None:
+        """Return once the trainer may change its weights. Raises RefitFailed."""
 
-    async def settled(self, step: StepFigures) -> None:
-        """Wait for the refit under way and note its figures. Raises RefitFailed."""
+    async def publish_soon(self, version: int, step: StepFigures) -> None:
+        """Publish while the driver goes on. Raises RefitFailed, of the version before."""
 
     async def ensure(self, version: int) -> None:
         """Return once a quorum has this version."""
@@ -36,10 +38,10 @@ class NoWeights:
     async def publish(self, version: int) -> None:
         return None
 
-    def publish_soon(self, version: int) -> None:
+    async def released(self, step: StepFigures) -> None:
         return None
 
-    async def settled(self, step: StepFigures) -> None:
+    async def publish_soon(self, version: int, step: StepFigures) -> None:
         return None
 
     async def ensure(self, version: int) -> None:
@@ -53,7 +55,8 @@ class NoWeights:
 
 
 class EveryStep:
-    """On-policy: every version goes out."""
+    """Every version goes out, and the trainer waits for its quorum: on policy nothing is lost by that, and a
+    refit that lost its quorum surfaces before anything is trained on it."""
 
     def __init__(self, broadcast: WeightsBroadcast) -> None:
         self._broadcast = broadcast
@@ -62,15 +65,11 @@ class EveryStep:
     async def publish(self, version: int) -> None:
         await self._broadcast.publish(version)
 
-    def publish_soon(self, version: int) -> None:
-        self._broadcast.publish_soon(version)
+    async def released(self, step: StepFigures) -> None:
+        await self._settled(step)
 
-    async def settled(self, step: StepFigures) -> None:
-        await self.ensure(step.step - 1)
-        if self._report is not None:
-            # Only now: workers beyond the quorum have answered while this step's samples were made.
-            step.add(self._report.metrics())
-        self._report = None
+    async def publish_soon(self, version: int, step: StepFigures) -> None:
+        self._broadcast.publish_soon(version)
 
     async def ensure(self, version: int) -> None:
         await self.proven(version)
@@ -84,6 +83,35 @@ class EveryStep:
     async def broken(self) -> None:
         await self._broadcast.broken()
 
+    async def _settled(self, step: StepFigures) -> None:
+        """Wait for the refit under way and note its figures."""
+        with step.phase("wait_refit"):
+            await self.proven(step.step - 1)
+        if self._report is not None:
+            # Only now: workers beyond the quorum have answered while this step's samples were made.
+            step.add(self._report.metrics())
+        self._report = None
+
+
+class Behind(EveryStep):
+    """Every version goes out, but the trainer makes the next one while the workers still take it:
+    asynchronous jobs, whose samples may be older. It waits for the one before when it has the next to give. A
+    version whose samples are needed is waited for where the samples are."""
+
+    def __init__(self, broadcast: WeightsBroadcast, snapshots: Snapshots) -> None:
+        """snapshots: what the broadcast publishes by."""
+        super().__init__(broadcast)
+        self._snapshots = snapshots
+
+    async def released(self, step: StepFigures) -> None:
+        with step.phase("wait_refit"):
+            await unless(self._snapshots.release(), self._broadcast.broken())
+
+    async def publish_soon(self, version: int, step: StepFigures) -> None:
+        await self._settled(step)
+        self._snapshots.expect(version)
+        self._broadcast.publish_soon(version)
+
 
 class OnDemand:
     """Rollout workers that sample now and then: a version goes out when it is to be sampled from."""
@@ -95,10 +123,10 @@ class OnDemand:
     async def publish(self, version: int) -> None:
         return None
 
-    def publish_soon(self, version: int) -> None:
+    async def released(self, step: StepFigures) -> None:
         return None
 
-    async def settled(self, step: StepFigures) -> None:
+    async def publish_soon(self, version: int, step: StepFigures) -> None:
         return None
 
     async def ensure(self, version: int) -> None:

@@ -63,10 +63,10 @@ class GeneratedSample:
 
 @dataclass
 class EngineLoad:
-    """running, waiting, free_sequences: samples. Tokens are totals since the start: prefilled_tokens of prompts
-    and of what was computed again, reused_tokens of prompts that were in the cache already. preemptions: how
-    often a sequence had to give its cache to another. cache_used: share of the cache that running sequences
-    hold."""
+    """running, waiting, free_sequences: samples. Tokens are totals since the start: prefilled_tokens of
+    prompts and of what was computed again, reused_tokens of prompts that were in the cache already.
+    preemptions: how often a sequence had to give its cache to another. cache_used: share of the cache that
+    running sequences hold."""
 
     running: int = 0
     waiting: int = 0
@@ -105,11 +105,12 @@ class Generator(Protocol):
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
         """The group's samples, each as soon as it is finished. Leaving early frees what it held. Raises
-        RequestRefused; EngineLost where the engine went away under it."""
+        RequestRefused; EngineLost where the engine went away under it, or a refit came to nothing."""
 
     def quiet(self, in_flight: InFlight) -> AbstractAsyncContextManager[None]:
-        """No token is made within the block, and nothing starts. Drain: what runs is finished first. Interrupt,
-        Continue: it stands still, between two tokens, and goes on after the block."""
+        """No token is made within the block, and nothing starts. Drain: what runs is finished first.
+        Interrupt, Continue: it stands still, between two tokens, and goes on after the block; where the block
+        fails with the weights touched, it ends with EngineLost instead."""
 
     async def refit(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
@@ -136,8 +137,9 @@ class Generator(Protocol):
 
 
 class EngineLost(ConnectionError):
-    """The engine's server went away while it held the request, or has not come back within its deadline. The
-    work can be done again by whoever has an engine; this worker needs its weights anew."""
+    """The engine's server went away while it held the request, or has not come back within its deadline; or
+    a refit came to nothing. The work can be done again by whoever has an engine; this worker needs its
+    weights anew."""
 
 
 class RolloutEngine(Protocol):
@@ -164,11 +166,11 @@ class RolloutEngine(Protocol):
         """Take new weights by Hugging Face name (all of them) and flush every cached prefix.
 
         in_flight: Drain: only while nothing runs. Interrupt: what runs keeps its tokens, gives back its keys
-        and values, and is computed again with the new weights before it goes on. Continue: it goes on over the
-        keys and values that it has. Each token says in `versions` which weights made it.
+        and values, and is computed again with the new weights before it goes on. Continue: it goes on over
+        the keys and values that it has. Each token says in `versions` which weights made it.
 
-        Raises ValueError for a name or a shape that the model does not have, or one that is missing; the engine
-        must then be refitted before it generates again, and what ran goes on then."""
+        Raises ValueError for a name or a shape that the model does not have, or one that is missing; the
+        engine must then be refitted before it generates again, and what ran goes on then."""
 
     def adapt(
         self,

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from kubealign.spec.rollout import InFlight
 from kubealign_services.generation.contract import (
     EngineLoad,
     GeneratedSample,
@@ -89,16 +90,24 @@ class LeasedEngine:
     def load(self) -> EngineLoad:
         return self._engine.load()
 
-    def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+    ) -> None:
         """See RolloutEngine. Raises LeaseTimeout."""
         with self._tenant.renewed(), self._held("a refit"):
-            self._engine.refit(tensors, version)
+            self._engine.refit(tensors, version, in_flight)
         self.version = self._engine.version
 
-    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+    def adapt(
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        scale: float,
+        version: int,
+        in_flight: InFlight = InFlight.DRAIN,
+    ) -> None:
         """See RolloutEngine. Raises LeaseTimeout."""
         with self._held("a refit of the adapter"):
-            self._engine.adapt(tensors, scale, version)
+            self._engine.adapt(tensors, scale, version, in_flight)
         self.version = self._engine.version
 
     def sequence_logprobs(self, tokens: list[int]) -> list[float]:

@@ -51,6 +51,25 @@ def meet(rank: int, world_size: int, rendezvous: str, timeout: float) -> Store:
     return store
 
 
+def opened_store(host: str, timeout: float) -> tuple[Store, int]:
+    """A store of this process's own, at a free port of the host, where others may `reach_store`; the port.
+    host: an address of this machine, or a name that stands for it. timeout: seconds for whatever waits."""
+    listener = socket.create_server((host, 0), family=_family(host)) if _is_address(host) else _everywhere(0)
+    port = listener.getsockname()[1]
+    own = host if _is_address(host) else _LOOPBACK
+    deadline = datetime.timedelta(seconds=timeout)
+    store = TCPStore(
+        own, port, None, True, deadline, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    return store, port
+
+
+def reach_store(host: str, port: int, timeout: float) -> Store:
+    """The store that another process has opened. Raises TimeoutError, DistError."""
+    address = _reached(host, port, timeout)
+    return TCPStore(address, port, None, False, datetime.timedelta(seconds=timeout), wait_for_workers=False)
+
+
 def _store(rank: int, host: str, port: int, deadline: datetime.timedelta) -> TCPStore:
     if rank > 0:
         address = _reached(host, port, deadline.total_seconds())

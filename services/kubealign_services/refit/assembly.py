@@ -15,7 +15,8 @@ class Assembled:
     """The ranges of a plan, over and over: iterated, each is (name, tensor). One that lies in a single piece
     is a view; the others are put together when their turn comes, so that few take memory at once.
 
-    snapshots: place of a part -> its bytes, as the manifest lays them out.
+    snapshots: place of a part -> its bytes, as the manifest lays them out. lasts: nobody writes to them as
+    long as there is a view of them, so that the tensors may be kept instead of copied.
     """
 
     def __init__(
@@ -23,10 +24,12 @@ class Assembled:
         announcement: refit_pb2.WeightsAnnouncement,
         plan: Plan,
         snapshots: Mapping[int, memoryview],
+        lasts: bool = False,
     ) -> None:
         self._announcement = announcement
         self._plan = plan
         self._snapshots = snapshots
+        self.lasts = lasts
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         return ((piece.name, piece.tensor) for piece in self.slices())
@@ -38,6 +41,10 @@ class Assembled:
 
     def __len__(self) -> int:
         return len(self._plan.assemblies)
+
+    def release(self) -> None:
+        """Be done with the bytes: there are no further tensors."""
+        self._snapshots = {}
 
     def slices(self) -> Iterator[WeightSlice]:
         """The same, with where each range lies in its tensor."""

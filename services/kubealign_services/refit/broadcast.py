@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from kubealign.v1 import refit_pb2
 from kubealign_services.bus.contract import Bus, BusUnavailable
+from kubealign_services.refit.announcing import AnnouncementTooLarge, on_the_bus
 from kubealign_services.refit.manifest import identity
 from kubealign_services.refit.quorum import Quorum, Verdict
 
@@ -63,6 +64,7 @@ class RefitReport:
             "refit/workers": float(len(self.committed)),
             "refit/shared_memory_workers": float(transports.count("shared_memory")),
             "refit/stream_workers": float(transports.count("stream")),
+            "refit/collective_workers": float(transports.count("collective")),
             "refit/delta_workers": float(sum(answer.delta_parts > 0 for answer in answers)),
             "refit/quarantined_workers": float(len(self.quarantined)),
             "refit/canary_gap": max((answer.canary_gap for answer in answers), default=0.0),
@@ -198,7 +200,10 @@ class WeightsBroadcast:
         """Put the newest announcement on the bus."""
         async with self._announcing:
             assert self._announcement is not None
-            data = self._announcement.SerializeToString()
+            try:
+                data = on_the_bus(self._announcement, self._bus.max_payload)
+            except AnnouncementTooLarge as error:
+                raise RefitFailed(str(error)) from error
             await self._bus.publish("refit", data, uuid.uuid4().hex)
 
     async def _announce_again(self, losses: AsyncIterator[None]) -> None:

@@ -1,88 +1,128 @@
 """What changed between two states of one piece of weights, without loss.
 
-Elements are compared as bits, block after block. Where they differ, the distance from the change before it in
-the block (less one) and the difference of the bits as integers, zigzag, are stored: most changes of a small
-step are one unit in the last place, so both are small numbers. They lie byte plane by byte plane, so that the
-high planes are zeros, under zstd.
+Elements are compared as bits, block after block of 65,536. Where they differ, the distance from the change
+before it in the block (less one) and the difference of the bits as integers, zigzag, are stored: most changes
+of a small step are one unit in the last place, so both are small numbers. They lie byte plane by byte plane,
+so that the high planes are zeros, under zstd.
 
-Layout, little-endian: how many changes each block of 65,536 elements has, 4 bytes each; then, compressed, the
-planes of all distances (2 bytes each) and those of all differences.
+Layout, little-endian:
+
+| bytes | |
+| --- | --- |
+| 8 | xxh3-64 of all that follows |
+| 1 | 0: changes follow. 1: the new state itself, where too much changed |
+| 4 each | how many changes each block has |
+| the rest | compressed: the planes of all distances (2), then of all differences (2 or 4) |
 """
 
-from collections.abc import Iterator
+import struct
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow
+import xxhash
 
-# Blocks stay in the cache, and a distance within one takes 16 bits.
-_BLOCK = 1 << 16
+from kubealign_services.refit.delta_kernels import BITS, BLOCK, COLLECT, SPREAD, room
+
 _CODEC = "zstd"
 _LEVEL = 1
-#: Bytes of an element -> its bits, unsigned and signed.
-_BITS: dict[int, tuple[type[Any], type[Any]]] = {2: (np.uint16, np.int16), 4: (np.uint32, np.int32)}
+_CHECKSUM = struct.Struct("<Q")
+_CHANGES, _ITSELF = b"\0", b"\1"
+_HEAD_BYTES = _CHECKSUM.size + 1
+# What the compiled loops compare at once.
+_WORD_BYTES = 8
 
 Numbers = npt.NDArray[Any]
+Buffer = bytes | bytearray | memoryview
 
 
 class BadDelta(ValueError):
     """The bytes are no delta of a piece of this size."""
 
 
-def encode(old: bytes | memoryview, new: bytes | memoryview, itemsize: int) -> bytes:
-    """The changes that make `new` of `old`: two states of as many elements of 2 or 4 bytes."""
-    unsigned, signed = _BITS[itemsize]
-    before, after = np.frombuffer(old, unsigned), np.frombuffer(new, unsigned)
+def encode(old: Buffer, new: Buffer, itemsize: int) -> bytes:
+    """The changes that make `new` of `old`: two states of as many elements of 2 or 4 bytes. Where more than a
+    quarter of many changed (found out early), or it takes fewer bytes, the new state itself."""
+    before, after = _elements(old, itemsize), _elements(new, itemsize)
     if before.size != after.size:
         raise ValueError(f"{before.size} elements cannot become {after.size}")
-    counts = np.zeros(-(-before.size // _BLOCK), np.uint32)
-    gaps: list[Numbers] = []
-    changes: list[Numbers] = []
-    for index, (first, last) in enumerate(_blocks(before.size)):
-        one, other = before[first:last], after[first:last]
-        changed = np.flatnonzero(one != other)
-        counts[index] = changed.size
-        gaps.append((np.diff(changed, prepend=-1) - 1).astype(np.uint16))
-        differences = (other[changed] - one[changed]).view(signed)
-        # 0, -1, 1, -2, ... become 0, 1, 2, 3, ...
-        changes.append(((differences << 1) ^ (differences >> (8 * itemsize - 1))).view(unsigned))
-    if not counts.any():
-        return counts.tobytes()
-    plain = np.concatenate([_planes(np.concatenate(gaps)), _planes(np.concatenate(changes))])
+    counts = np.zeros(_blocks(before.size), np.uint32)
+    planes = np.empty((2 + itemsize, room(before.size)), np.uint8)
+    total = COLLECT[itemsize](_words(before), _words(after), before, after, counts, planes)
+    if total < 0:
+        return _sealed(_ITSELF, after.data)
+    if total == 0:
+        return _sealed(_CHANGES, counts.data)
     codec = pyarrow.Codec(_CODEC, compression_level=_LEVEL)
-    return counts.tobytes() + bytes(codec.compress(plain, asbytes=True))
+    packed = codec.compress(np.ascontiguousarray(planes[:, :total]).reshape(-1))
+    if counts.nbytes + packed.size >= after.nbytes:
+        return _sealed(_ITSELF, after.data)
+    return _sealed(_CHANGES, counts.data, memoryview(packed))
+
+
+def check(delta: Buffer) -> None:
+    """Raises BadDelta for other bytes than `encode` made, as far as their checksum tells."""
+    if len(delta) < _HEAD_BYTES:
+        raise BadDelta(f"{len(delta)} bytes are no delta")
+    view = memoryview(delta)
+    if xxhash.xxh3_64_intdigest(view[_CHECKSUM.size :]) != _CHECKSUM.unpack(view[: _CHECKSUM.size])[0]:
+        raise BadDelta(f"the checksum of {len(delta)} bytes of changes is wrong")
 
 
 def apply(state: memoryview, delta: memoryview, itemsize: int) -> None:
-    """Make the new state of the old one, in place. Raises BadDelta; some may have changed by then."""
-    unsigned, _ = _BITS[itemsize]
-    elements = np.frombuffer(state, unsigned)
-    blocks = -(-elements.size // _BLOCK)
-    if len(delta) < 4 * blocks:
-        raise BadDelta(f"{len(delta)} bytes are no delta of {elements.size} elements")
-    counts = np.frombuffer(delta[: 4 * blocks], np.uint32).astype(np.int64)
-    total = int(counts.sum())
-    if counts.max(initial=0) > _BLOCK:
-        raise BadDelta(f"a block of {_BLOCK} elements has {counts.max()} changes")
+    """Make the new state of the old one, in place. Raises BadDelta; where the checksum was right and what it
+    is of is not, some may have changed by then."""
+    check(delta)
+    kind, body = bytes(delta[_CHECKSUM.size : _HEAD_BYTES]), delta[_HEAD_BYTES:]
+    if kind == _ITSELF:
+        if len(body) != len(state):
+            raise BadDelta(f"{len(body)} bytes cannot take the place of {len(state)}")
+        state[:] = body
+    elif kind == _CHANGES:
+        _change(_elements(state, itemsize), body, itemsize)
+    else:
+        raise BadDelta(f"the kind is {kind[0]}; it may be 0 or 1")
+
+
+def _change(elements: Numbers, body: memoryview, itemsize: int) -> None:
+    blocks = _blocks(elements.size)
+    if len(body) < 4 * blocks:
+        raise BadDelta(f"{len(body)} bytes are no changes of {elements.size} elements")
+    counts = np.frombuffer(body[: 4 * blocks], "<u4").astype(np.uint32)
+    if counts.max(initial=0) > BLOCK:
+        raise BadDelta(f"a block of {BLOCK} elements has {counts.max()} changes")
+    total = int(counts.sum(dtype=np.int64))
     if not total:
         return
-    plain = _unpacked(delta[4 * blocks :], total * (2 + itemsize))
-    gaps = _numbers(plain[: 2 * total], np.uint16)
-    zigzag = _numbers(plain[2 * total :], unsigned)
-    differences = (zigzag >> 1) ^ (~(zigzag & 1) + 1).astype(unsigned)
-    done = 0
-    for count, (first, last) in zip(counts.tolist(), _blocks(elements.size), strict=True):
-        taken = slice(done, done + count)
-        places = np.cumsum(gaps[taken] + np.int64(1)) - 1
-        if count and places[-1] >= last - first:
-            raise BadDelta(f"a change of element {places[-1]} of a block of {last - first}")
-        elements[first:last][places] += differences[taken]
-        done += count
+    planes = _unpacked(body[4 * blocks :], total * (2 + itemsize)).reshape(2 + itemsize, total)
+    beyond = SPREAD[itemsize](elements, counts, planes)
+    if beyond >= 0:
+        raise BadDelta(f"a change of element {beyond}, beyond its block: there are {elements.size}")
 
 
-def _blocks(size: int) -> Iterator[tuple[int, int]]:
-    return ((first, min(first + _BLOCK, size)) for first in range(0, size, _BLOCK))
+def _sealed(*rest: bytes | memoryview) -> bytes:
+    checksum = xxhash.xxh3_64()
+    for some in rest:
+        checksum.update(some)
+    return b"".join((_CHECKSUM.pack(checksum.intdigest()), *rest))
+
+
+def _elements(state: Buffer, itemsize: int) -> Numbers:
+    """Raises ValueError for a buffer that begins in the middle of a word: a snapshot's pieces do not."""
+    elements = np.frombuffer(state, BITS[itemsize])
+    if elements.size and elements.ctypes.data % _WORD_BYTES:
+        raise ValueError("the state does not begin at a multiple of 8 bytes in memory")
+    return elements
+
+
+def _words(elements: Numbers) -> Numbers:
+    whole = elements.nbytes // _WORD_BYTES * _WORD_BYTES
+    return elements.view(np.uint8)[:whole].view(np.uint64)
+
+
+def _blocks(size: int) -> int:
+    return -(-size // BLOCK)
 
 
 def _unpacked(data: memoryview, size: int) -> Numbers:
@@ -93,14 +133,3 @@ def _unpacked(data: memoryview, size: int) -> Numbers:
     if len(plain) != size:
         raise BadDelta(f"the changes take {len(plain)} bytes, not {size}")
     return np.frombuffer(plain, np.uint8)
-
-
-def _planes(values: Numbers) -> Numbers:
-    """The values' bytes: the lowest of all of them first, the highest last."""
-    return np.ascontiguousarray(values.view(np.uint8).reshape(-1, values.itemsize).T).reshape(-1)
-
-
-def _numbers(planes: Numbers, kind: type[Any]) -> Numbers:
-    """What `_planes` took apart."""
-    width = np.dtype(kind).itemsize
-    return np.ascontiguousarray(planes.reshape(width, -1).T).reshape(-1).view(kind)

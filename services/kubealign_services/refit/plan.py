@@ -55,6 +55,13 @@ def plan(announcement: refit_pb2.WeightsAnnouncement, wanted: Wanted | None = No
     needed: dict[int, set[int]] = {}
     for name, pieces in held.items():
         shape = whole_shape(pieces[0][2])
+        if wanted is None and len(pieces) == 1 and pieces[0][2].size_bytes:
+            (part, place, entry) = pieces[0]
+            everything = tuple(slice(0, length) for length in shape)
+            copy = Copy(part, place, everything, everything)
+            needed.setdefault(part, set()).add(place)
+            assemblies.append(Assembly(name, shape, entry.dtype, Box.whole(shape), (copy,)))
+            continue
         for box in [Box.whole(shape)] if wanted is None else wanted(name, shape):
             _check(name, shape, box)
             copies = tuple(_copies(pieces, box))

@@ -37,7 +37,7 @@ class _Slot:
 
 class WeightsPublisher:
     """Serves one rank's parts of the two newest weights from `directory`, a folder of the job's own on a
-    memory file system.
+    memory file system. There is room for a third where receivers compute with weights that are neither.
 
     address: host:port of this process's FetchWeights, for receivers elsewhere; None: it has none. rank: of
     this process; ranks of one machine share the folder. `write` may run in one thread while `chunks` is read
@@ -53,22 +53,19 @@ class WeightsPublisher:
         rank: int = 0,
         encoding: Encoding = Encoding.DENSE,
     ) -> None:
-        if transport is Transport.STREAM and address is None:
+        if transport in (Transport.STREAM, Transport.COLLECTIVE) and address is None:
             raise ValueError(
-                "rollout.refit.transport is Stream, but this process has no address to stream from"
+                f"rollout.refit.transport is {transport}, but this process has no address to stream from"
             )
         directory.mkdir(parents=True, exist_ok=True)
         for stale in directory.glob(f"weights-{rank}-*"):
             stale.unlink(missing_ok=True)
-        prefix = directory / f"weights-{rank}-{secrets.token_hex(8)}"
+        self._prefix = directory / f"weights-{rank}-{secrets.token_hex(8)}"
+        self._files = 0
         # Deltas are for streams.
-        has_changes = encoding is Encoding.DELTA and transport is not Transport.SHARED_MEMORY
+        has_changes = encoding is Encoding.DELTA and transport in (Transport.AUTO, Transport.STREAM)
         self._slots = [
-            _Slot(
-                SnapshotFile(prefix.with_name(f"{prefix.name}-{index}")),
-                SnapshotFile(prefix.with_name(f"{prefix.name}-{index}-changes")) if has_changes else None,
-            )
-            for index in range(2)
+            _Slot(self._new_file(), self._new_file("-changes") if has_changes else None) for _ in range(2)
         ]
         self._rank = rank
         self._directory = directory
@@ -93,6 +90,13 @@ class WeightsPublisher:
         slot.weights = slot.part = None
         pieces = iter(slices)
         try:
+            if not slot.file.claim():
+                # Somebody computes with what is in it. Its memory is freed when the last of them is done.
+                claimed = self._new_file()
+                claimed.claim()
+                # Not closed: it may be streamed from, by somebody who will be told that it is gone.
+                slot.file.remove()
+                slot.file = claimed
             entries = slot.file.write(pieces)
             sizes = self._changes(slot, entries) if changes else []
         except OSError as error:
@@ -139,8 +143,13 @@ class WeightsPublisher:
         self.seal(announcement.weights)
         return announcement
 
+    def check_served(self, weights: batch_pb2.WeightsId) -> None:
+        """Raises SnapshotGone when these weights are not served, or no longer."""
+        self._serving(weights)
+
     def chunks(self, request: refit_pb2.FetchWeightsRequest) -> Iterator[refit_pb2.WeightsChunk]:
-        """The bytes of the pieces named (all, if none is), or of their changes, CHUNK_BYTES at most in each.
+        """The bytes of the pieces named (all, if none is) less those that are skipped, or of their changes,
+        CHUNK_BYTES at most in each.
 
         Raises SnapshotGone when the weights are not served, or no longer; NotFound for a piece or changes
         that they do not have.
@@ -152,6 +161,7 @@ class WeightsPublisher:
                 f"weights {identity(request.weights)} have {len(part.tensors)} tensors at rank {self._rank}; "
                 f"there is none at place {unknown[0]}"
             )
+        places = places[request.skip :]
         if request.delta:
             file, stretches = slot.changes, _delta_ranges(part, places)
             if file is None or not part.delta_sizes:
@@ -173,6 +183,11 @@ class WeightsPublisher:
             if slot.changes is not None:
                 slot.changes.close()
 
+    def _new_file(self, kind: str = "") -> SnapshotFile:
+        """Under a name that no reader has ever heard of."""
+        self._files += 1
+        return SnapshotFile(self._prefix.with_name(f"{self._prefix.name}-{self._files}{kind}"))
+
     def _changes(self, slot: _Slot, entries: list[refit_pb2.TensorEntry]) -> list[int]:
         """Sizes of the deltas from the slot before; empty: there are none."""
         before = self._slots[1 - self._next]
@@ -193,9 +208,12 @@ class WeightsPublisher:
 
     def _sources(self, file: SnapshotFile) -> list[refit_pb2.WeightsSource]:
         sources = []
-        if self._transport is not Transport.STREAM:
+        if self._transport in (Transport.AUTO, Transport.SHARED_MEMORY):
             shared = refit_pb2.SharedMemorySource(host=host_identity(self._directory), name=file.path.name)
             sources.append(refit_pb2.WeightsSource(shared_memory=shared))
+        if self._transport is Transport.COLLECTIVE and self._address is not None:
+            collective = refit_pb2.CollectiveSource(address=self._address)
+            sources.append(refit_pb2.WeightsSource(collective=collective))
         if self._transport is not Transport.SHARED_MEMORY and self._address is not None:
             stream = refit_pb2.StreamSource(address=self._address)
             sources.append(refit_pb2.WeightsSource(stream=stream))

@@ -10,22 +10,35 @@ from pathlib import Path
 from kubealign.spec.rollout import Encoding
 from kubealign.v1 import refit_pb2
 from kubealign_services.refit.assembly import Assembled
+from kubealign_services.refit.broadcast_receiver import BroadcastReceiver
 from kubealign_services.refit.kept import KeptWeights
 from kubealign_services.refit.manifest import CorruptTransfer, check_announcement
-from kubealign_services.refit.part_fetch import SHARED_MEMORY, STREAM, Held, PartFetcher, PartRequest
+from kubealign_services.refit.part_fetch import (
+    COLLECTIVE,
+    SHARED_MEMORY,
+    STREAM,
+    Held,
+    PartFetcher,
+    PartRequest,
+)
+from kubealign_services.refit.part_stream import PartStreams
 from kubealign_services.refit.plan import Plan, Wanted, plan
+from kubealign_services.refit.relay import Relay
 from kubealign_services.refit.stream import OpenStream
 from kubealign_services.rpc.errors import NotFound, Unreachable
 
-__all__ = ["SHARED_MEMORY", "STREAM", "Transfer", "WeightsReceiver"]
+__all__ = ["COLLECTIVE", "SHARED_MEMORY", "STREAM", "Transfer", "WeightsReceiver"]
+
+_FARTHEST = (STREAM, COLLECTIVE, SHARED_MEMORY)
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Verified weights. tensors: by Hugging Face name, to be copied from while the transfer is open; of a
-    receiver that wants ranges, those, and `tensors.slices()` says where each lies.
+    """Verified weights. tensors: by Hugging Face name, to be copied from while the transfer is open, or kept
+    where they last; of a receiver that wants ranges, those, and `tensors.slices()` says where each lies.
 
-    transport: stream, where any part came through one. delta_parts: of how many the changes alone came."""
+    transport: stream, where any part came through one; else collective, where any came by a broadcast.
+    delta_parts: of how many the changes alone came."""
 
     tensors: Assembled
     transport: str
@@ -39,8 +52,10 @@ class Transfer:
             part.confirm()
 
     def close(self) -> None:
+        """Afterwards there are no tensors but those that were kept."""
+        self.tensors.release()
         for part in self.parts:
-            part.close()
+            part.release()
 
 
 class WeightsReceiver:
@@ -49,6 +64,9 @@ class WeightsReceiver:
     directory: this process's view of the job's shared memory. open_stream: how a stream is opened.
     timeout: seconds for one transfer. wanted: the ranges that are fetched and handed out; None: all, whole.
     encoding: with DELTA, what was streamed is kept for the next version's changes to be made to.
+    asker: unique to this process, by which a sender knows it again; empty: senders stream all to it
+    themselves. relay: what this process hands on to others; None: nothing. broadcasts: how it takes part in
+    broadcasts; None: it does not.
     """
 
     def __init__(
@@ -58,8 +76,12 @@ class WeightsReceiver:
         timeout: float,
         wanted: Wanted | None = None,
         encoding: Encoding = Encoding.DENSE,
+        asker: str = "",
+        relay: Relay | None = None,
+        broadcasts: BroadcastReceiver | None = None,
     ) -> None:
-        self._parts = PartFetcher(directory, open_stream, timeout)
+        streams = PartStreams(open_stream, timeout, asker, relay)
+        self._parts = PartFetcher(directory, streams, broadcasts)
         self._wanted = wanted
         self._encoding = encoding
         self._kept = KeptWeights()
@@ -87,11 +109,16 @@ class WeightsReceiver:
         wanted = plan(announcement, self._wanted)
         requests = {part: self._request(announcement, part, places) for part, places in wanted.needed.items()}
         held = dict(zip(requests, await self._all(list(requests.values())), strict=True))
-        self._keep(announcement, wanted, held)
+        kept = self._keep(announcement, wanted, held)
         transports = {part.transport for part in held.values()}
         return Transfer(
-            tensors=Assembled(announcement, wanted, {place: part.snapshot for place, part in held.items()}),
-            transport=STREAM if STREAM in transports else SHARED_MEMORY,
+            tensors=Assembled(
+                announcement,
+                wanted,
+                {place: part.snapshot for place, part in held.items()},
+                lasts=all(part.lasts for part in held.values()) and not kept,
+            ),
+            transport=min(transports, key=_FARTHEST.index),
             received_bytes=sum(part.received_bytes for part in held.values()),
             delta_parts=sum(part.is_delta for part in held.values()),
             parts=tuple(held.values()),
@@ -117,7 +144,7 @@ class WeightsReceiver:
         held = [result for result in results if isinstance(result, Held)]
         if failures:
             for part in held:
-                part.close()
+                part.release()
             raise failures[0]
         return held
 
@@ -128,12 +155,12 @@ class WeightsReceiver:
         except (CorruptTransfer, NotFound, Unreachable) as error:
             raise type(error)(f"the part of rank {request.part.rank}: {error}") from error
 
-    def _keep(self, announcement: refit_pb2.WeightsAnnouncement, wanted: Plan, held: dict[int, Held]) -> None:
-        """For the next version's changes, where the sender makes any."""
+    def _keep(self, announcement: refit_pb2.WeightsAnnouncement, wanted: Plan, held: dict[int, Held]) -> bool:
+        """For the next version's changes, where the sender makes any: those are made in place. Whether
+        anything is kept."""
         if self._encoding is Encoding.DENSE or announcement.HasField("adapter"):
             self._kept.forget()
-            return
-        self._kept.keep(
-            announcement,
-            {place: (part.snapshot, wanted.needed[place]) for place, part in held.items() if part.owned},
-        )
+            return False
+        own = {place: (part.snapshot, wanted.needed[place]) for place, part in held.items() if part.owned}
+        self._kept.keep(announcement, own)
+        return bool(own)

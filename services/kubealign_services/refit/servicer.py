@@ -1,21 +1,75 @@
-"""The WeightsSender service: whoever has published streams its part."""
+"""The WeightsSender service: whoever has published streams its part, whoever has received hands it on."""
 
 from collections.abc import AsyncIterator
 
 import grpc
 
 from kubealign.v1 import refit_pb2, sender_pb2_grpc
+from kubealign_services.refit.broadcast_sender import BroadcastSender
 from kubealign_services.refit.publisher import WeightsPublisher
+from kubealign_services.refit.relay import Relay
+from kubealign_services.refit.relay_tree import SENDER, Ask, RelayTree
+from kubealign_services.rpc.errors import NotFound
+
+# Of the versions that are served, and of some that are asked for too late.
+_TREES = 4
 
 
 class WeightsSenderServicer(sender_pb2_grpc.WeightsSenderServicer):
-    """Every rank of the trainer serves it. Errors are mapped to status codes by the server's interceptor."""
+    """Every rank of the trainer serves it. fan_out: to so many receivers a version is streamed from here, the
+    others are told whom to ask; None: to all. broadcasts: where this rank broadcasts its part. Errors are
+    mapped to status codes by the server's interceptor."""
 
-    def __init__(self, publisher: WeightsPublisher) -> None:
+    def __init__(
+        self,
+        publisher: WeightsPublisher,
+        fan_out: int | None = None,
+        broadcasts: BroadcastSender | None = None,
+    ) -> None:
         self._publisher = publisher
+        self._broadcasts = broadcasts
+        self._fan_out = fan_out
+        # By version and digest, the newest last.
+        self._trees: dict[bytes, RelayTree] = {}
 
     async def FetchWeights(
         self, request: refit_pb2.FetchWeightsRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[refit_pb2.WeightsChunk]:
+        instead = self._instead(request)
+        if instead != SENDER:
+            yield refit_pb2.WeightsChunk(instead=instead)
+            return
         for chunk in self._publisher.chunks(request):
+            yield chunk
+
+    async def JoinBroadcast(
+        self, request: refit_pb2.JoinBroadcastRequest, context: grpc.aio.ServicerContext
+    ) -> refit_pb2.JoinBroadcastReply:
+        if self._broadcasts is None:
+            raise NotFound("rollout.refit.transport is not Collective: this process broadcasts nothing")
+        return await self._broadcasts.join(request)
+
+    def _instead(self, request: refit_pb2.FetchWeightsRequest) -> str:
+        """Where the asker gets it; SENDER: here."""
+        if self._fan_out is None or not request.asker:
+            return SENDER
+        key = request.weights.SerializeToString(deterministic=True)
+        tree = self._trees.pop(key, None) or RelayTree(self._fan_out)
+        self._trees[key] = tree
+        while len(self._trees) > _TREES:
+            del self._trees[next(iter(self._trees))]
+        pieces = frozenset(request.tensors) or None
+        return tree.parent_of(Ask(request.asker, request.address, pieces, request.delta), request.lost)
+
+
+class RelayServicer(sender_pb2_grpc.WeightsSenderServicer):
+    """Of a receiver: what it has of the newest weights, as it comes."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+
+    async def FetchWeights(
+        self, request: refit_pb2.FetchWeightsRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[refit_pb2.WeightsChunk]:
+        async for chunk in self._relay.chunks(request):
             yield chunk

@@ -1,4 +1,4 @@
-"""Where streamed weights come from: FetchWeights of whoever an announcement names."""
+"""Where weights come from over the wire: the WeightsSender of whoever an announcement names."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -24,10 +24,7 @@ class PeerStreams:
     async def __call__(
         self, address: str, request: refit_pb2.FetchWeightsRequest, timeout: float
     ) -> AsyncGenerator[refit_pb2.WeightsChunk]:
-        peer = self._peers.get(address)
-        if peer is None:
-            peer = Peer("the sender", address, self._tls, sender_pb2_grpc.WeightsSenderStub)
-            self._peers[address] = peer
+        peer = self._peer(address)
         try:
             async with aclosing(peer.stream("FetchWeights", request, timeout)) as chunks:
                 async for chunk in chunks:
@@ -38,6 +35,20 @@ class PeerStreams:
                 del self._peers[address]
             await peer.close()
             raise
+
+    async def join(
+        self, address: str, request: refit_pb2.JoinBroadcastRequest, timeout: float
+    ) -> refit_pb2.JoinBroadcastReply:
+        """Take part in a broadcast. Raises rpc.errors."""
+        reply = await self._peer(address).call("JoinBroadcast", request, timeout)
+        assert isinstance(reply, refit_pb2.JoinBroadcastReply)
+        return reply
+
+    def _peer(self, address: str) -> Peer:
+        if address not in self._peers:
+            stub = sender_pb2_grpc.WeightsSenderStub
+            self._peers[address] = Peer("the sender", address, self._tls, stub)
+        return self._peers[address]
 
     async def close(self) -> None:
         while self._peers:

@@ -13,6 +13,7 @@ from torch import Tensor
 from kubealign.spec.rollout import InFlight
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.bus.contract import Bus, BusUnavailable
+from kubealign_services.refit.announcing import from_the_bus
 from kubealign_services.refit.canary import gap
 from kubealign_services.refit.manifest import identity
 from kubealign_services.refit.receiver import WeightsReceiver
@@ -38,8 +39,8 @@ class RefitTarget(Protocol):
     async def refit(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
     ) -> None:
-        """Copy the tensors, which are not valid afterwards. Raises ValueError for names or shapes that do not
-        fit.
+        """Take the tensors: copy them, since they are not valid afterwards, or keep views of them where they
+        say that they last (`Assembled.lasts`). Raises ValueError for names or shapes that do not fit.
         """
 
     async def adapt(
@@ -98,7 +99,7 @@ class RefitWorker:
     async def run(self) -> None:
         """Take announcements until the bus is closed. A refit that fails is told, and the loop goes on."""
         async for data in self._bus.latest("refit"):
-            self._newest = refit_pb2.WeightsAnnouncement.FromString(data)
+            self._newest = from_the_bus(data)
             await self._take_newest(self._newest)
 
     @property

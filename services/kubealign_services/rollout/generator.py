@@ -8,8 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from kubealign.spec.rollout import InFlight
 from kubealign_services.generation.contract import (
     EngineLoad,
+    EngineLost,
     GeneratedSample,
     GenerationRequest,
     RequestRefused,
@@ -36,12 +38,19 @@ class SteppedGenerator:
         self._incoming: list[GenerationRequest] = []
         # Left early, and not yet forgotten by the engine.
         self._leaving: dict[str, asyncio.Event] = {}
-        self._queues: dict[str, asyncio.Queue[GeneratedSample | RequestRefused]] = {}
+        self._queues: dict[str, asyncio.Queue[GeneratedSample | RequestRefused | EngineLost]] = {}
+        # Whether the weights may be others than before the quiet that is held.
+        self._touched = False
         self._work = asyncio.Event()
+        # Set between two steps.
+        self._still = asyncio.Event()
+        self._still.set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._open = asyncio.Event()
         self._open.set()
+        # By whoever has it quiet.
+        self._held = asyncio.Lock()
         self.load = EngineLoad()
 
     @property
@@ -53,11 +62,15 @@ class SteppedGenerator:
         """Step the engine for ever, as long as it has work."""
         while True:
             await self._work.wait()
-            await self._open.wait()
+            # In a loop: by the time that this goes on, it may be shut again.
+            while not self._open.is_set():
+                await self._open.wait()
             self._idle.clear()
+            self._still.clear()
             incoming, self._incoming = self._incoming, []
             aborted = list(self._leaving)
             samples, refused = await self._compute(self._advance, incoming, aborted)
+            self._still.set()
             self._observe(self.load)
             for request_id, refusal in refused.items():
                 self._hand_out(request_id, refusal)
@@ -71,12 +84,12 @@ class SteppedGenerator:
                     self._work.clear()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
-        """The group's samples, each as soon as it is finished. Raises RequestRefused. Leaving early frees
-        what it held."""
+        """The group's samples, each as soon as it is finished. Raises RequestRefused; EngineLost where a
+        refit came to nothing under it. Leaving early frees what it held."""
         while request.request_id in self._leaving:
             # What the engine still has under this name is another request's.
             await self._leaving[request.request_id].wait()
-        queue: asyncio.Queue[GeneratedSample | RequestRefused] = asyncio.Queue()
+        queue: asyncio.Queue[GeneratedSample | RequestRefused | EngineLost] = asyncio.Queue()
         if request.request_id in self._queues:
             raise RequestRefused(f"group {request.request_id} is being generated already")
         self._queues[request.request_id] = queue
@@ -86,7 +99,7 @@ class SteppedGenerator:
         try:
             while missing:
                 sample = await queue.get()
-                if isinstance(sample, RequestRefused):
+                if isinstance(sample, RequestRefused | EngineLost):
                     missing = 0
                     raise sample
                 missing -= 1
@@ -96,7 +109,7 @@ class SteppedGenerator:
             if any(waiting is request for waiting in self._incoming):
                 self._incoming = [waiting for waiting in self._incoming if waiting is not request]
             elif missing:
-                self._leaving[request.request_id] = asyncio.Event()
+                self._leaving.setdefault(request.request_id, asyncio.Event())
                 self._work.set()
 
     async def lost(self) -> str:
@@ -105,31 +118,56 @@ class SteppedGenerator:
         raise AssertionError("nothing sets it")
 
     @asynccontextmanager
-    async def drained(self) -> AsyncIterator[None]:
-        """Let what runs finish, then hold everything else back while the block has the engine for itself."""
+    async def quiet(self, in_flight: InFlight) -> AsyncIterator[None]:
+        """As `Generator.quiet`. Where the block fails after the weights were touched, what was in flight
+        ends with EngineLost: no token of it is made with weights that nobody has proven."""
+        async with self._held:
+            if in_flight is InFlight.DRAIN:
+                await self._drained()
+            else:
+                # Shut first: between two steps there is no time to notice that one has ended.
+                self._open.clear()
+            self._touched = False
+            try:
+                await self._still.wait()
+                yield
+            except BaseException as error:
+                if self._touched:
+                    self._drop(f"a refit came to nothing under it: {error!r}")
+                raise
+            finally:
+                self._open.set()
+
+    async def _drained(self) -> None:
+        """Shut it when nothing runs. Until then others may begin."""
         while True:
             await self._idle.wait()
             self._open.clear()
             if self._idle.is_set():
-                break
-            self._open.set()
-        try:
-            yield
-        finally:
+                return
             self._open.set()
 
-    async def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Take new weights. Call it within `drained`. Raises ValueError for names or shapes that do not
-        fit."""
-        await self._compute(self._engine.refit, tensors, version)
+    async def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+    ) -> None:
+        """Take new weights. Call it within `quiet`. Raises ValueError for names or shapes that do not fit."""
+        self._touched = True
+        await self._compute(self._engine.refit, tensors, version, in_flight)
 
-    async def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
-        """Take an adapter to the weights of the last `refit`. Call it within `drained`. Raises ValueError for
+    async def adapt(
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        scale: float,
+        version: int,
+        in_flight: InFlight = InFlight.DRAIN,
+    ) -> None:
+        """Take an adapter to the weights of the last `refit`. Call it within `quiet`. Raises ValueError for
         names or shapes that do not fit."""
-        await self._compute(self._engine.adapt, tensors, scale, version)
+        self._touched = True
+        await self._compute(self._engine.adapt, tensors, scale, version, in_flight)
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """Log-probability of each token after the first, at temperature 1. Call it within `drained`."""
+        """Log-probability of each token after the first, at temperature 1. Call it within `quiet`."""
         logprobs: list[float] = await self._compute(self._engine.sequence_logprobs, tokens)
         return logprobs
 
@@ -137,8 +175,9 @@ class SteppedGenerator:
         self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
     ) -> tuple[list[list[float]], int]:
         """Log-probability of each continuation's tokens after the prompt, at temperature 1, and the version
-        of the weights. Beside what runs, but not while `drained` is held. Raises RequestRefused."""
-        await self._open.wait()
+        of the weights. Beside what runs, but not while `quiet` is held. Raises RequestRefused."""
+        while not self._open.is_set():
+            await self._open.wait()
         found: tuple[list[list[float]], int] = await self._compute(self._score, prompt, continuations)
         return found
 
@@ -168,6 +207,14 @@ class SteppedGenerator:
         samples = self._engine.step()
         self.load = self._engine.load()
         return samples, refused
+
+    def _drop(self, cause: str) -> None:
+        """End every group in flight. The engine forgets them before its next step."""
+        for request_id, queue in self._queues.items():
+            queue.put_nowait(EngineLost(cause))
+            self._leaving.setdefault(request_id, asyncio.Event())
+        self._incoming.clear()
+        self._work.set()
 
     def _hand_out(self, request_id: str, item: GeneratedSample | RequestRefused) -> None:
         if request_id in self._queues:

@@ -1,7 +1,7 @@
 """A rollout worker: `python -m kubealign_services.rollout.main SETTINGS.json`."""
 
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec.engines import Engine
-from kubealign.spec.rollout import Rollout
+from kubealign.spec.rollout import InFlight, Rollout
 from kubealign_services.bus.contract import Bus
 from kubealign_services.data.prepared import load_prepared
 from kubealign_services.generation.contract import Generator
@@ -17,9 +17,8 @@ from kubealign_services.process.context import Context
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.process.run import run
 from kubealign_services.process.until_stopped import until_stopped
-from kubealign_services.refit.receiver import WeightsReceiver
+from kubealign_services.refit.receiving import receiving
 from kubealign_services.refit.recovery import recovered
-from kubealign_services.refit.stream import PeerStreams
 from kubealign_services.refit.worker import RefitWorker
 from kubealign_services.rollout.engines import opened_generator
 from kubealign_services.rollout.fixed_weights import VERSION, FixedWeights, folder_weights
@@ -52,7 +51,7 @@ async def serve(context: Context, opened: Opened = opened_generator) -> None:
         async def base() -> None:
             if not trains or trainer.lora is not None:
                 # Of a job with adapters: what they are adapters to.
-                async with generator.drained():
+                async with generator.quiet(InFlight.DRAIN):
                     await generator.refit(folder_weights(folder), VERSION)
 
         await base()
@@ -61,12 +60,11 @@ async def serve(context: Context, opened: Opened = opened_generator) -> None:
             kept = fixed.kept(generator.lost, base)
             await _work(context, bus, generator, rollout, prepared.tokenizer, fixed, kept)
             return
-        async with PeerStreams(settings.tls) as streams:
-            wanted = wanted_by(rollout.engine, settings.rank)
-            receiver = WeightsReceiver(
-                settings.shared_memory, streams, timeout, wanted, rollout.refit.encoding
+        wanted = wanted_by(rollout.engine, settings.rank)
+        async with receiving(settings, rollout.refit, wanted) as received:
+            refit = RefitWorker(
+                settings.name, bus, received.receiver, generator, timeout, rollout.refit.in_flight
             )
-            refit = RefitWorker(settings.name, bus, receiver, generator, timeout)
             await _work(
                 context,
                 bus,
@@ -76,6 +74,7 @@ async def serve(context: Context, opened: Opened = opened_generator) -> None:
                 refit,
                 refit.run(),
                 recovered(refit, generator.lost, base),
+                servicers=received.servicers,
             )
 
 
@@ -87,8 +86,9 @@ async def _work(
     tokenizer: PreTrainedTokenizerBase,
     weights: WorkerWeights,
     *others: Coroutine[Any, Any, None],
+    servicers: Sequence[object] = (),
 ) -> None:
-    """Serve and pull work until stopped; `others` run beside it."""
+    """Serve and pull work until stopped; `others` run beside it. servicers: what else it serves."""
     name = context.settings.name
     capacity = rollout.engine.value.max_sequences
     tokens = Rate()
@@ -99,7 +99,7 @@ async def _work(
             # In the trainer's process it has no address of its own: its work comes by the bus alone.
             reachable = context.settings.listen is not None
             servicer = RolloutServicer(name, generator, weights, samples)
-            async with context.serve([servicer]) if reachable else nullcontext():
+            async with context.serve([servicer, *servicers]) if reachable else nullcontext():
                 await until_stopped(context.stop, generator.run(), worker.run(), *others)
     except (WorkflowFailed, RewardMissing) as error:
         raise PermanentFailure(str(error)) from error

@@ -10,8 +10,7 @@ from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes im
 from kubealign_services.generation.torch_engine.tensor_parallel.slicing import Shard, extent
 from kubealign_services.process.context import Context
 from kubealign_services.refit.plan import Wanted
-from kubealign_services.refit.receiver import WeightsReceiver
-from kubealign_services.refit.stream import PeerStreams
+from kubealign_services.refit.receiving import receiving
 from kubealign_services.refit.tiling import Box
 
 # Beyond the transfer's own deadline: what was fetched is copied.
@@ -39,17 +38,11 @@ async def own_parts(context: Context, passes: SlicedPasses) -> AsyncIterator[Cal
     settings, rollout = context.settings, context.job.spec.rollout
     timeout = rollout.refit.timeout_seconds
     loop = asyncio.get_running_loop()
-    async with PeerStreams(settings.tls) as streams:
-        receiver = WeightsReceiver(
-            settings.shared_memory,
-            streams,
-            timeout,
-            wanted_by(rollout.engine, settings.rank),
-            rollout.refit.encoding,
-        )
+    wanted = wanted_by(rollout.engine, settings.rank)
+    async with receiving(settings, rollout.refit, wanted) as received:
 
         async def take(announcement: refit_pb2.WeightsAnnouncement) -> None:
-            async with asyncio.timeout(timeout), receiver.fetch(announcement) as transfer:
+            async with asyncio.timeout(timeout), received.receiver.fetch(announcement) as transfer:
                 transfer.confirm()
                 await asyncio.to_thread(passes.take_own, transfer.tensors.slices())
                 transfer.confirm()

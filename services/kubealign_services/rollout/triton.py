@@ -28,11 +28,10 @@ async def opened_triton(
         server = GivenServer(spec.endpoint)
     else:
         installation = await context.compute(Installation.find)
-        own = settings.shared_memory / f"triton-{settings.name}"
-        server = OwnServer(installation, own, settings.tls, spec.start_timeout_seconds)
-    engine = engine_spec.TorchEngine(
-        precision=spec.precision, max_sequences=spec.max_sequences, prefill_tokens=spec.prefill_tokens
-    )
+        place = settings.shared_memory / f"triton-{settings.name}"
+        server = OwnServer(installation, place, settings.tls, spec.start_timeout_seconds)
+    own = {name: getattr(spec, name) for name in engine_spec.OwnEngine.model_fields}
+    engine = engine_spec.TorchEngine(**own)
     opening = Opening(settings.name, folder, engine, settings.threads)
     generator = TritonGenerator(
         server,

@@ -10,6 +10,7 @@ from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.data.prepared import Prepared, load_prepared
 from kubealign_services.process.context import Context
 from kubealign_services.process.run import run
+from kubealign_services.refit.broadcast_sender import BroadcastSender, broadcast_sender
 from kubealign_services.refit.canary import Canary
 from kubealign_services.refit.publisher import WeightsPublisher
 from kubealign_services.refit.servicer import WeightsSenderServicer
@@ -43,6 +44,8 @@ async def serve(context: Context, shared: SharedAccelerator | None = None) -> No
     )
     handlers: dict[str, Handler] = core_handlers(core)
     publisher: WeightsPublisher | None = None
+    broadcasts: BroadcastSender | None = None
+    senders: list[WeightsSenderServicer] = []
     rollout = spec.effective_rollout
     if rollout is not None:
         precisions = [spec.trainer.backend.value.precision, rollout.engine.value.precision]
@@ -54,6 +57,8 @@ async def serve(context: Context, shared: SharedAccelerator | None = None) -> No
             rank=settings.rank,
             encoding=rollout.refit.encoding,
         )
+        broadcasts = broadcast_sender(settings, publisher, rollout)
+        senders = [WeightsSenderServicer(publisher, rollout.refit.fan_out, broadcasts)]
         handlers["PublishWeights"] = handler(
             refit_pb2.PublishWeightsRequest,
             WeightsCommand(core, canary, publisher, settings.rank, settings.world_size),
@@ -65,9 +70,10 @@ async def serve(context: Context, shared: SharedAccelerator | None = None) -> No
     elif reference is not None and reference.placement is ReferencePlacement.ADAPTER_OFF:
         handlers["ReferenceLogprobs"] = handler(training_pb2.ForwardRequest, AdapterOffCommand(core))
     try:
-        senders = [] if publisher is None else [WeightsSenderServicer(publisher)]
         await serve_group(context, spec.trainer, accelerator.leased(handlers), TrainerServicer, senders)
     finally:
+        if broadcasts is not None:
+            broadcasts.close()
         if publisher is not None:
             publisher.close()
 

@@ -81,9 +81,10 @@ class TrainingBackend(Protocol):
         other than 0 the tensors are empty."""
 
     def slices(self) -> Iterator[WeightSlice]:
-        """This rank's pieces of every weight, an adapter merged into it, in the precision of the arithmetic:
-        those of all ranks together cover each tensor of the checkpoint exactly once. Ties once, padding
-        stripped. Collective only where a piece cannot be had without the other ranks."""
+        """This rank's pieces of every weight, an adapter merged into it, in the precision of the arithmetic
+        or to be converted to it (`WeightSlice.dtype`): those of all ranks together cover each tensor of the
+        checkpoint exactly once. Ties once, padding stripped. They may share the model's memory until the next
+        update. Collective only where a piece cannot be had without the other ranks."""
 
     def adapter(self) -> AdapterSnapshot | None:
         """The adapter alone; None where all weights are trained."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -11,13 +12,15 @@ class WeightSlice:
 
     name: the Hugging Face checkpoint's. shape: the whole tensor's. start: where the piece begins in each
     dimension; all 0 and tensor.shape == shape for a whole one. tensor: the piece, on whatever device; it may
-    share the model's memory and then holds until the next update.
+    share the model's memory and then holds until the next update. dtype: the precision that it is meant in;
+    None: the tensor's own.
     """
 
     name: str
     shape: tuple[int, ...]
     start: tuple[int, ...]
     tensor: Tensor
+    dtype: torch.dtype | None = None
 
     @classmethod
     def whole(cls, name: str, tensor: Tensor) -> "WeightSlice":

@@ -22,7 +22,7 @@ from kubealign.v1 import (
     trainer_pb2_grpc,
     training_pb2,
 )
-from kubealign_services.batch.codec import encode
+from kubealign_services.batch.codec import decode, encode, encode_columns
 from kubealign_services.batch.packed import Batch
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.checkpoints.shards import file_digest
@@ -81,6 +81,8 @@ class Trainer(trainer_pb2_grpc.TrainerServicer):
     def __init__(self) -> None:
         self.state = training_pb2.TrainingState(world_size=1)
         self.training, self.publishing, self.saving = Hold(), Hold(), Hold()
+        # Versions, in the order in which their snapshots were made, and the step that it had done then.
+        self.published: list[tuple[int, int]] = []
         self.destroyed = 1 << 30
 
     async def Describe(self, request: Any, context: Any) -> training_pb2.TrainingState:
@@ -96,10 +98,16 @@ class Trainer(trainer_pb2_grpc.TrainerServicer):
         self.state.step, self.state.driver_state = request.step, request.driver_state
         return training_pb2.TrainStepReply(step=request.step)
 
+    async def Logprobs(self, request: Any, context: Any) -> training_pb2.ForwardReply:
+        tokens = decode(request.batch).tokens
+        columns, digest = encode_columns({"token.logprobs": torch.zeros(len(tokens))})
+        return training_pb2.ForwardReply(columns=columns, digest=digest)
+
     async def PublishWeights(self, request: Any, context: Any) -> refit_pb2.WeightsAnnouncement:
         await self.publishing(request.version)
         if request.version >= self.destroyed:
             raise Diverged(f"weights of version {request.version} are destroyed")
+        self.published.append((request.version, self.state.step))
         weights = batch_pb2.WeightsId(fence=request.fence, version=request.version, digest="d")
         return refit_pb2.WeightsAnnouncement(weights=weights)
 
@@ -120,13 +128,21 @@ class Worker:
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus
         self.generating, self.refitting = Hold(), Hold()
+        # Versions that are refused the next time.
+        self.refuses: set[int] = set()
+        self.announced: list[refit_pb2.WeightsAnnouncement] = []
 
     async def take_weights(self) -> None:
         async for data in self._bus.latest("refit"):
             announcement = refit_pb2.WeightsAnnouncement.FromString(data)
-            await self.refitting(announcement.weights.version)
+            self.announced.append(announcement)
+            version = announcement.weights.version
+            await self.refitting(version)
             answer = refit_pb2.RefitAcknowledgement(worker="rollout-7", weights=announcement.weights)
-            identity = f"{answer.weights.fence}:{answer.weights.version}"
+            if version in self.refuses:
+                self.refuses.remove(version)
+                answer.error = "a checksum does not match"
+            identity = f"{answer.weights.fence}:{answer.weights.version}:{len(self.announced)}"
             await self._bus.publish("refit-acks", answer.SerializeToString(), identity)
 
     async def work(self) -> None:

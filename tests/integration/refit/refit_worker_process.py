@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kubealign.process import NatsAccess, TlsFiles
+from kubealign.spec.rollout import InFlight
 from kubealign_services.bus.jetstream import JetStreamBus
 from kubealign_services.refit.receiver import WeightsReceiver
 from kubealign_services.refit.stream import PeerStreams
@@ -35,10 +36,12 @@ class Bigram:
         return chosen
 
     @asynccontextmanager
-    async def drained(self) -> AsyncIterator[None]:
+    async def quiet(self, in_flight: InFlight) -> AsyncIterator[None]:
         yield
 
-    async def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    async def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+    ) -> None:
         for name, tensor in tensors:
             self.weights[name].copy_(tensor)
 

@@ -225,7 +225,7 @@ async def test_a_corrupt_stream_is_refused_mended_by_a_full_one_and_else_fails(s
         report = await broadcast.publish(0)
         assert (report.retries, stage.published) == (1, [0, 0]), stage.logs()
         stage.trainer.harm = flip
-        with pytest.raises(RefitFailed, match=r"worker: CorruptTransfer: 2 of 2 tensors from stream have"):
+        with pytest.raises(RefitFailed, match=r"worker: CorruptTransfer: 1 of 2 tensors from .* have"):
             await broadcast.publish(1)
         # A worker that dies in the middle of a refit is silent, and said to be.
         stage.trainer.harm = lambda chunk: stage.kill("worker") if "worker" in stage._processes else None

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from kubealign.process import Role, TlsFiles
 from kubealign.security.authority import Authority, write_tls
 from kubealign.spec.engines import TorchEngine
+from kubealign.spec.rollout import InFlight
 from kubealign_services.generation.contract import EngineLost
 from kubealign_services.generation.triton_engine.client import TritonGenerator
 from kubealign_services.generation.triton_engine.installation import Installation
@@ -134,7 +135,7 @@ async def test_killed_it_costs_what_it_held_and_comes_back_without_weights(stage
     with pytest.raises(EngineLost, match="started again"):
         await generated(generator, group("meanwhile", 1))
     assert not generator.ready
-    async with asyncio.timeout(START_SECONDS), generator.drained():
+    async with asyncio.timeout(START_SECONDS), generator.quiet(InFlight.DRAIN):
         # Waits for the server that is being started.
         await generator.refit(weights(2).items(), 2)
     again = group("again", 1, 2)

@@ -137,14 +137,26 @@ class Zoo:
             self._references[name] = make(config, attn_implementation="eager").eval()
         return self._references[name]
 
-    def engine(self, name: str, max_sequences: int = 8, prefill_tokens: int = 64) -> TorchEngine:
-        """With the reference's weights, version 1."""
+    def engine(
+        self, name: str, max_sequences: int = 8, prefill_tokens: int = 64, pages: int | None = None
+    ) -> TorchEngine:
+        """With the reference's weights, version 1. pages: of its cache; None: as many as it likes."""
         engine = TorchEngine.create(
             self.folder(name),
-            engine_spec.TorchEngine(max_sequences=max_sequences, prefill_tokens=prefill_tokens),
+            engine_spec.TorchEngine(
+                max_sequences=max_sequences,
+                prefill_tokens=prefill_tokens,
+                cache_gib=None if pages is None else pages * self._page_bytes(name) / 2**30,
+            ),
         )
         engine.refit(self.reference(name).named_parameters(), version=1)
         return engine
+
+    def _page_bytes(self, name: str) -> int:
+        config = CONFIGURATIONS[name]()
+        heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+        width = config.hidden_size // config.num_attention_heads
+        return int(2 * config.num_hidden_layers * 16 * heads * width * 4)
 
 
 @pytest.fixture(scope="session")

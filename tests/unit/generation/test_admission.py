@@ -1,62 +1,163 @@
-"""The waiting line, without a model."""
+"""Who enters, without a model: rows, pages and the tokens of a pass."""
 
-import torch
+import numpy as np
+import pytest
 
 from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
-from kubealign_services.generation.torch_engine.admission import Group, WaitingLine
+from kubealign_services.generation.torch_engine.admission import Part, admit
+from kubealign_services.generation.torch_engine.line import Entry, Group, WaitingLine
+from kubealign_services.generation.torch_engine.page_cache import PageCache
+
+ROOMY = 1000
 
 
-def group(name: str, prompt: int, samples: int) -> Group:
-    request = GenerationRequest(
-        name, tuple(range(prompt)), tuple(range(samples)), SamplingParameters(max_tokens=4)
-    )
-    return Group(request, frozenset(), unfinished=samples)
+def entry(name: str, prompt: int, samples: int, arrival: int, first_token: int = 0) -> Entry:
+    tokens = tuple(range(first_token, first_token + prompt))
+    request = GenerationRequest(name, tokens, tuple(range(samples)), SamplingParameters(max_tokens=4))
+    return Entry(Group(request, arrival, frozenset()), np.array(tokens), 0, samples)
 
 
-def line(*groups: Group) -> WaitingLine:
-    made = WaitingLine()
-    for each in groups:
-        made.append(each)
-    return made
+class Site:
+    """A line, and what `Schedule` does with the parts as far as the line sees it."""
+
+    def __init__(self, *entries: Entry, limit: int = ROOMY) -> None:
+        self.cache = PageCache(limit)
+        self.line = WaitingLine()
+        self.running = 0
+        for each in entries:
+            self.line.insert(each)
+
+    def admit(self, rows: int, tokens: int) -> list[Part]:
+        parts = admit(self.line, self.cache, self.running, rows, tokens)
+        for part in parts:
+            self.running += part.entering
+            part.entry.first += part.entering
+            if part.gives:
+                part.entry.pages = None
+        self.line.drop([part.entry for part in parts if not part.entry.remaining])
+        return parts
+
+    def admitted(self, rows: int, tokens: int) -> list[tuple[str, int, int, int]]:
+        """(name, first and last token computed, samples that enter)."""
+        parts = self.admit(rows, tokens)
+        return [(p.entry.group.request.request_id, p.start, p.end, p.entering) for p in parts]
 
 
-def admitted(waiting: WaitingLine, free: int, tokens: int) -> list[tuple[str, int, int]]:
-    return [(each.group.request.request_id, each.first, each.count) for each in waiting.admit(free, tokens)]
+def test_first_come_first_served_up_to_the_rows() -> None:
+    site = Site(entry("a", 3, 2, 0), entry("b", 3, 2, 1, 50), entry("c", 3, 1, 2, 99))
+    assert site.admitted(3, 100) == [("a", 0, 3, 2), ("b", 0, 3, 1)]
+    assert site.line.samples() == 2
+    assert site.admitted(0, 100) == []
+    assert site.admitted(9, 100) == [("b", 3, 3, 1), ("c", 0, 3, 1)]
+    assert (site.line.samples(), site.admitted(9, 100)) == (0, [])
 
 
-def test_first_come_first_served_up_to_the_slots() -> None:
-    waiting = line(group("a", 3, 2), group("b", 3, 2), group("c", 3, 1))
-    assert admitted(waiting, 3, 100) == [("a", 0, 2), ("b", 0, 1)]
-    assert waiting.samples() == 2
-    assert admitted(waiting, 0, 100) == []
-    assert admitted(waiting, 9, 100) == [("b", 1, 1), ("c", 0, 1)]
-    assert (waiting.samples(), admitted(waiting, 9, 100)) == (0, [])
+def test_longer_prompts_come_in_parts_and_nobody_overtakes_them() -> None:
+    """Nine tokens a pass: four, and five of the next; then its other twelve, of which three are left over."""
+    site = Site(entry("a", 4, 1, 0), entry("long", 17, 5, 1, 50), entry("c", 4, 1, 2, 99))
+    assert site.admitted(9, 9) == [("a", 0, 4, 1), ("long", 0, 5, 0)]
+    assert site.admitted(9, 9) == [("long", 5, 14, 0)]
+    assert site.admitted(9, 9) == [("long", 14, 17, 5), ("c", 0, 4, 1)]
 
 
-def test_prompt_tokens_of_one_pass() -> None:
-    """4 + 4 fit into 9, a third does not, and nobody overtakes it."""
-    waiting = line(group("a", 4, 1), group("b", 4, 5), group("c", 4, 1), group("d", 1, 1))
-    assert admitted(waiting, 9, 9) == [("a", 0, 1), ("b", 0, 5)]
-    assert admitted(waiting, 9, 9) == [("c", 0, 1), ("d", 0, 1)]
+def test_a_computed_prompt_costs_no_tokens() -> None:
+    site = Site(entry("a", 9, 3, 0), entry("b", 9, 1, 1, 50))
+    assert site.admitted(1, 9) == [("a", 0, 9, 1)]
+    assert site.admitted(9, 9) == [("a", 9, 9, 2), ("b", 0, 9, 1)]
 
 
-def test_a_prompt_above_the_limit_enters_alone() -> None:
-    waiting = line(group("a", 2, 1), group("long", 50, 1), group("b", 2, 1))
-    assert admitted(waiting, 9, 9) == [("a", 0, 1)]
-    assert admitted(waiting, 9, 9) == [("long", 0, 1)]
-    assert admitted(waiting, 9, 9) == [("b", 0, 1)]
+def test_each_sample_but_the_last_has_a_page_of_its_own() -> None:
+    """20 tokens: a full page that all share, and one with four of which each needs its own."""
+    site = Site(entry("a", 20, 4, 0))
+    (first,) = site.admit(2, 100)
+    assert (len(first.own), first.gives, site.cache.used) == (2, False, 4)
+    assert first.shared_last == 1
+    (second,) = site.admit(9, 100)
+    assert (len(second.own), second.gives, second.shared_last, site.cache.used) == (1, True, 1, 5)
 
 
-def test_a_held_prompt_costs_no_tokens() -> None:
-    first = group("a", 9, 3)
-    waiting = line(first, group("b", 9, 1))
-    assert admitted(waiting, 1, 9) == [("a", 0, 1)]
-    first.held = torch.zeros(1)
-    assert admitted(waiting, 9, 9) == [("a", 1, 2), ("b", 0, 1)]
+def test_full_pages_need_no_copy() -> None:
+    (part,) = Site(entry("a", 32, 4, 0)).admit(9, 100)
+    assert (len(part.own), part.gives) == (0, True)
 
 
-def test_the_removed_are_gone() -> None:
-    waiting = line(group("a", 1, 1), group("b", 1, 1))
-    waiting.remove("a")
-    waiting.remove("unknown")
-    assert admitted(waiting, 9, 9) == [("b", 0, 1)]
+def test_the_same_beginning_is_computed_once() -> None:
+    """40 tokens, of which b has 35 and then others: two full pages, shared within the same pass. c begins
+    alike up to the end of a page, whose last token is still to be computed."""
+    b = entry("b", 40, 1, 1)
+    b.tokens[35:] = 7
+    site = Site(entry("a", 40, 1, 0), b, entry("c", 32, 1, 2))
+    assert site.admitted(9, 100) == [("a", 0, 40, 1), ("b", 32, 40, 1), ("c", 16, 32, 1)]
+    assert site.cache.used == 3 + 1 + 1
+
+
+def test_nobody_shares_what_is_not_computed_yet() -> None:
+    """Of a's 40 tokens, 20 are computed in the first pass; b, of the same text, comes after it is done."""
+    site = Site(entry("a", 40, 1, 0), entry("b", 40, 1, 1))
+    assert site.admitted(9, 20) == [("a", 0, 20, 0)]
+    assert site.admitted(9, 30) == [("a", 20, 40, 1), ("b", 32, 40, 1)]
+
+
+def test_who_comes_leaves_a_page_for_each_that_runs() -> None:
+    """Two run. Of six pages they have two; b needs one, one for its first token, and two stay free for the
+    others. With a cache of five it waits."""
+    for limit, enters in ((6, True), (5, False)):
+        site = Site(entry("a", 16, 1, 0), entry("a2", 16, 1, 1, 50), limit=limit)
+        assert len(site.admit(9, 100)) == 2
+        site.line.insert(entry("b", 16, 1, 2, 99))
+        assert bool(site.admitted(9, 100)) is enters
+
+
+def test_pages_that_rest_are_no_room_for_who_uses_them() -> None:
+    """One runs, with one page. b has two pages of three at rest, needs another, one for its first token, and
+    one stays free: with its own two, and the one that is used, six in all."""
+    for limit, enters in ((6, True), (5, False)):
+        b = entry("b", 40, 1, 1)
+        site = Site(entry("a", 16, 1, 0, 99), limit=limit)
+        site.admit(9, 100)
+        rested = site.cache.take(2)
+        site.cache.know(b.tokens[:32], rested)
+        site.cache.release(rested)
+        site.line.insert(b)
+        assert site.admitted(9, 100) == ([("b", 32, 40, 1)] if enters else [])
+
+
+def test_the_first_enters_whatever_is_left() -> None:
+    """Three pages are just enough; a cache of two would never do, and is refused before."""
+    site = Site(entry("a", 48, 1, 0), limit=3)
+    assert site.admitted(9, 100) == [("a", 0, 48, 1)]
+
+
+def test_as_many_samples_enter_as_there_are_pages_for() -> None:
+    """20 tokens in two of five pages; three samples enter with a page of their own each, the rest waits with
+    the prompt's."""
+    site = Site(entry("a", 20, 9, 0), limit=5)
+    (part,) = site.admit(9, 100)
+    assert (part.entering, len(part.own), part.gives, site.cache.available) == (3, 3, False, 0)
+    assert site.admit(6, 100) == []
+
+
+def test_without_a_page_to_copy_to_one_sample_takes_the_prompts_own() -> None:
+    """Two pages in all: each of three samples has them alone, and the prompt is computed again for the
+    next; its full page may still be there."""
+    site = Site(entry("a", 20, 3, 0), limit=2)
+    for first, computed in ((0, 0), (1, 16), (2, 16)):
+        (part,) = site.admit(9, 100)
+        assert (part.start, part.end, part.entering, len(part.own), part.gives) == (computed, 20, 1, 0, True)
+        assert part.entry.first == first + 1
+        site.running = 0
+        site.cache.release(np.array([0, 1], np.int32))
+
+
+def test_the_oldest_comes_first_whenever_it_came_into_the_line() -> None:
+    site = Site(entry("c", 1, 1, 2), entry("a", 1, 1, 0), entry("b", 1, 1, 1))
+    assert [each.group.request.request_id for each in site.line] == ["a", "b", "c"]
+    assert [each.group.request.request_id for each in site.line.of("b")] == ["b"]
+    site.line.drop(site.line.of("b"))
+    assert site.line.samples() == 2
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_part_of_a_prompt_needs_a_row_to_begin_with(rows: int) -> None:
+    site = Site(entry("a", 4, 5, 0), entry("b", 4, 1, 1, 50))
+    assert len(site.admit(rows, 100)) == 1

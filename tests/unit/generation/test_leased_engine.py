@@ -41,7 +41,7 @@ class Shared:
         spec = engine_spec.TorchEngine(max_sequences=8, prefill_tokens=64)
 
         def passes(config: Any) -> MovablePasses:
-            self.memory = MovablePasses(CausalModel(config, torch.float32, torch.device("cpu")), 8)
+            self.memory = MovablePasses(CausalModel(config, torch.float32, torch.device("cpu")))
             self.tenant.memory = self.memory
             return self.memory
 
@@ -56,7 +56,7 @@ class Shared:
 
     def _held_bytes(self) -> int:
         weights = sum(weight.untyped_storage().nbytes() for weight in self.memory.model.module.parameters())
-        return weights + self.memory._cache.slots
+        return weights + self.memory._cache.pages
 
 
 @pytest.fixture

@@ -127,3 +127,45 @@ def test_any_text_cut_anywhere(
         made = next(i for i, piece in enumerate(pieces) if len(piece) >= length)
         expected = (made, text[: text.index(stop)])
     assert follow(lambda tokens: str(tokenizer.decode(list(tokens))), encoded, (stop,)) == expected
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    text=st.text(alphabet="abN€😀E.", max_size=40),
+    stop=st.lists(st.text(alphabet="abN€😀E.", min_size=1, max_size=3), min_size=1, max_size=2).map(tuple),
+    min_tokens=st.integers(0, 9),
+    cuts=st.lists(st.integers(1, 7), max_size=30),
+    data=st.data(),
+)
+def test_several_tokens_at_once_are_as_one_by_one(
+    text: str,
+    stop: tuple[str, ...],
+    min_tokens: int,
+    cuts: list[int],
+    data: st.DataObject,
+    tokenizer: PreTrainedTokenizerFast,
+    byte_ids: Ids,
+) -> None:
+    tokens = data.draw(st.sampled_from([byte_ids(text.encode()), tokenizer.encode(text)]))
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(tokens)))
+
+    stops, seen, found = StopStrings(decode, stop), 0, None
+    for cut in [*cuts, len(tokens)]:
+        seen = min(seen + cut, len(tokens))
+        if found is None and tokens:
+            found = stops.follow(tokens[:seen], min_tokens)
+    assert found == follow(decode, tokens, stop, min_tokens)
+
+
+def test_a_decoder_that_drops_a_space_and_several_tokens_at_once() -> None:
+    """As above, of the words of which each carries its space: four at a time."""
+    words = [f"▁w{i}" for i in range(40)]
+    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
+    raw.decoder = decoders.Metaspace()
+    for i in range(1, 40):
+        stops = StopStrings(lambda tokens: str(raw.decode(list(tokens))), (f" w{i}",))
+        found = [stops.follow(range(seen), 0) for seen in range(4, 41, 4)]
+        assert found[i // 4] == (i + 1, " ".join(f"w{j}" for j in range(i)))
+        assert found[: i // 4] == [None] * (i // 4)

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from kubealign.spec.rollout import InFlight
 from kubealign_services.adapters.low_rank import LowRank
 from kubealign_services.generation.contract import (
     EngineLost,
@@ -110,7 +111,7 @@ async def test_samples_and_their_log_probabilities(tmp_path: Path) -> None:
 async def test_weights_go_through_files_that_do_not_stay(tmp_path: Path) -> None:
     engine = Counter()
     generator = made(tmp_path, engine)
-    async with generator.drained():
+    async with generator.quiet(InFlight.DRAIN):
         await generator.refit(BASE.items(), 1)
     assert torch.equal(engine.weights["layer.weight"], BASE["layer.weight"]) and engine.flushed == 1
     assert not await asyncio.to_thread(lambda: list(tmp_path.iterdir()))
@@ -145,7 +146,7 @@ async def test_drained_waits_for_what_runs_and_holds_back_the_rest(tmp_path: Pat
     order: list[str] = []
 
     async def refit() -> None:
-        async with generator.drained():
+        async with generator.quiet(InFlight.DRAIN):
             order.append("drained")
             await generator.refit(BASE.items(), 1)
 

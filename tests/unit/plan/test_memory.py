@@ -7,11 +7,11 @@ import pytest
 from kubealign.plan import parameters
 from kubealign.plan.activations import korthikanti, layer_cost
 from kubealign.plan.division import Division, division_of, stages
-from kubealign.plan.generated import cache_bytes, generation
+from kubealign.plan.generated import PAGE_TOKENS, cache_bytes, generation
 from kubealign.plan.machine import CONTEXT, Device, Machine
 from kubealign.plan.shape import shape_of
 from kubealign.plan.states import megatron_states, torch_states
-from kubealign.plan.trained import TrainedModel, trained
+from kubealign.plan.trained import CPU_TOKENS, TrainedModel, trained
 from kubealign.plan.vocabulary import CHUNK, head_working
 from kubealign.plan.work import Work
 from kubealign.spec.engines import Engine, TensorRTLLMEngine, TorchEngine, VllmEngine
@@ -19,8 +19,8 @@ from kubealign.spec.megatron import MegatronBackend, Recompute
 from kubealign.spec.precision import Precision
 from kubealign.spec.rollout import Sampling
 from kubealign.spec.training import Backend, Lora, TorchBackend, Trainer
-from kubealign_services.generation.torch_engine import cache
-from kubealign_services.training.torch_backend import chunked_logits
+from kubealign_services.generation.torch_engine import ragged
+from kubealign_services.training.torch_backend import chunked_logits, passes
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -47,7 +47,8 @@ def megatron(**fields: Any) -> Trainer:
 
 def test_the_constants_are_those_of_what_is_planned() -> None:
     assert chunked_logits._LOGITS == CHUNK
-    assert cache.POSITION_BLOCK == 64
+    assert ragged.PAGE_TOKENS == PAGE_TOKENS
+    assert passes._CPU_TOKENS == CPU_TOKENS
 
 
 def test_states_are_sixteen_bytes_a_weight_over_the_ranks() -> None:
@@ -158,12 +159,30 @@ def test_the_cache_by_hand() -> None:
     assert cache_bytes(SHAPE, 64, BF16, tensor=2) == cache_bytes(SHAPE, 64, BF16)
 
 
-def test_our_engine_has_a_slot_for_every_sequence() -> None:
+def test_our_engine_has_pages_for_every_sequence_at_its_longest() -> None:
     engine = Engine(torch=TorchEngine(max_sequences=3, prefill_tokens=4))
     found = generation(SHAPE, engine, Sampling(), WORK, Machine())
-    assert found.moment.parts["cache"] == cache_bytes(SHAPE, 3 * 64, FP32)
+    # Whole pages of 16.
+    pages = -(-WORK.sequence // 16)
+    assert found.moment.parts["cache"] == cache_bytes(SHAPE, 3 * pages * 16, FP32)
     assert found.moment.parts["weights"] == 4 * parameters.total(SHAPE)
     assert found.moment.parts["activations"] >= 28 * 3 * 10
+    assert found.sequences == 3
+    on_cpu = generation(SHAPE, engine, Sampling(), WORK, Machine(device=Device.CPU))
+    assert on_cpu.moment.parts["weights"] == 2 * 4 * parameters.total(SHAPE)
+
+
+def test_our_engine_runs_as_many_sequences_as_its_memory_holds() -> None:
+    each = cache_bytes(SHAPE, -(-WORK.sequence // 16) * 16, FP32)
+    room = Machine(memory=CONTEXT + 4 * parameters.total(SHAPE) + 5 * each)
+    half = Engine(torch=TorchEngine(max_sequences=8, cache_share=0.5))
+    # Half of five is two and a half.
+    assert generation(SHAPE, half, Sampling(), WORK, room).sequences == 2
+    stated = Engine(torch=TorchEngine(max_sequences=8, cache_gib=4.5 * each / 2**30))
+    assert generation(SHAPE, stated, Sampling(), WORK, room).sequences == 4
+    none = Engine(torch=TorchEngine(max_sequences=8, cache_gib=0.5 * each / 2**30))
+    found = generation(SHAPE, none, Sampling(), WORK, room)
+    assert (found.sequences, found.moment.parts["cache"]) == (0, each)
 
 
 def test_other_engines_fill_what_is_left() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.precision import Precision
-from kubealign.spec.rollout import Transport
+from kubealign.spec.rollout import InFlight, Transport
 from kubealign.v1 import refit_pb2
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.refit.broadcast import WeightsBroadcast
@@ -95,12 +95,14 @@ class Receiver:
         self.worker = RefitWorker(name, bus, receiver, self, timeout)
 
     @asynccontextmanager
-    async def drained(self) -> AsyncIterator[None]:
+    async def quiet(self, in_flight: InFlight) -> AsyncIterator[None]:
         self.asked_to_drain.set()
         await self.idle.wait()
         yield
 
-    async def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    async def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+    ) -> None:
         self.before_copy()
         self.refits += 1
         found = dict(tensors)

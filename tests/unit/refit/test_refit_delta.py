@@ -1,19 +1,23 @@
 """A delta makes the new bits of the old, whatever they are, and is small when little changed."""
 
 import struct
+from contextlib import suppress
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kubealign_services.refit.delta import BadDelta, apply, encode
+from kubealign_services.refit.delta import BadDelta, apply, check, encode
 
 pytestmark = pytest.mark.timeout(60)
 
 DTYPES = [torch.bfloat16, torch.float32, torch.float16]
+BLOCK = 1 << 16
 
 
 def bits(tensor: Tensor) -> bytes:
@@ -26,11 +30,25 @@ def applied(old: bytes, delta: bytes, itemsize: int) -> bytes:
     return bytes(state)
 
 
-@settings(deadline=None, max_examples=60)
+def sealed(rest: bytes) -> bytes:
+    """With the right checksum, so that what is behind it is looked at."""
+    return struct.pack("<Q", xxhash.xxh3_64_intdigest(rest)) + rest
+
+
+def packed(counts: list[int], planes: list[int]) -> bytes:
+    """Changes as their layout says, made without the encoder."""
+    compressed = pyarrow.Codec("zstd").compress(bytes(planes), asbytes=True)
+    return sealed(b"\0" + struct.pack(f"<{len(counts)}I", *counts) + compressed)
+
+
+@settings(deadline=None, max_examples=80)
 @given(
     st.sampled_from(DTYPES),
-    st.integers(0, 200_000),
-    st.sampled_from([0.0, 1e-4, 0.05, 0.7, 1.0]),
+    st.one_of(
+        st.integers(0, 200_000),
+        st.builds(lambda blocks, off: max(0, blocks * BLOCK + off), st.integers(0, 3), st.integers(-5, 5)),
+    ),
+    st.sampled_from([0.0, 1e-4, 0.05, 0.24, 0.7, 1.0]),
     st.booleans(),
     st.integers(0, 2**31),
 )
@@ -43,8 +61,26 @@ def test_the_bits_come_back(dtype: torch.dtype, count: int, share: float, small:
     changed = generator.random(count) < share
     step = generator.choice([1, top - 1], count).astype(unsigned)
     new = np.where(changed, old + step if small else generator.integers(0, top, count, unsigned), old)
-    delta = encode(old.tobytes(), new.astype(unsigned).tobytes(), dtype.itemsize)
-    assert applied(old.tobytes(), delta, dtype.itemsize) == new.astype(unsigned).tobytes()
+    new = new.astype(unsigned)
+    delta = encode(old.tobytes(), new.tobytes(), dtype.itemsize)
+    assert applied(old.tobytes(), delta, dtype.itemsize) == new.tobytes()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([2, 4]),
+    st.lists(st.tuples(st.integers(0, 2 * BLOCK + 6), st.integers(1, 2**32 - 1)), max_size=6),
+)
+def test_single_changes_are_where_they_were(itemsize: int, moves: list[tuple[int, int]]) -> None:
+    """A few changes anywhere, the last element and the ends of blocks among them."""
+    unsigned = np.uint16 if itemsize == 2 else np.uint32
+    old = np.zeros(2 * BLOCK + 7, unsigned)
+    new = old.copy()
+    for place, value in moves:
+        new[place] = value % (1 << 8 * itemsize)
+    delta = encode(old.tobytes(), new.tobytes(), itemsize)
+    assert applied(old.tobytes(), delta, itemsize) == new.tobytes()
+    assert len(delta) < 8 + 1 + 3 * 4 + 60
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -56,17 +92,30 @@ def test_special_values_are_bits_like_others(dtype: torch.dtype) -> None:
 
 
 def test_the_layout_by_hand() -> None:
-    """Elements 1 and 3 of five change, by +1 and -1: gaps 1 and 1, zigzag 2 and 1."""
-    old = np.array([10, 20, 30, 40, 50], np.uint16)
-    new = np.array([10, 21, 30, 39, 50], np.uint16)
+    """Elements 1 and 3 of a hundred change, by +1 and -1: gaps 1 and 1, zigzag 2 and 1."""
+    old = np.arange(100, dtype=np.uint16)
+    new = old.copy()
+    new[1], new[3] = 2, 2
     delta = encode(old.tobytes(), new.tobytes(), 2)
-    import pyarrow
-
-    plain = pyarrow.Codec("zstd").decompress(delta[4:], 8, asbytes=True)
-    assert struct.unpack("<I", delta[:4]) == (2,)
+    plain = pyarrow.Codec("zstd").decompress(delta[13:], 8, asbytes=True)
+    assert struct.unpack("<BI", delta[8:13]) == (0, 2)
     # Low bytes of both gaps, high bytes; low bytes of both changes, high bytes.
     assert plain == bytes([1, 1, 0, 0, 2, 1, 0, 0])
-    assert encode(old.tobytes(), old.tobytes(), 2) == bytes(4)
+    assert delta == sealed(delta[8:])
+    assert encode(old.tobytes(), old.tobytes(), 2) == sealed(bytes(5))
+    assert applied(old.tobytes(), packed([2], list(plain)), 2) == new.tobytes()
+
+
+def test_the_layout_of_four_bytes_by_hand() -> None:
+    """Element 300 of 301 moves by -0x01020304: zigzag 2 * 0x01020304 - 1."""
+    old = np.zeros(301, np.uint32)
+    new = old.copy()
+    new[300] = (1 << 32) - 0x01020304
+    delta = encode(old.tobytes(), new.tobytes(), 4)
+    plain = pyarrow.Codec("zstd").decompress(delta[13:], 6, asbytes=True)
+    # The gap is 300 = 0x012C; then the zigzag's four bytes, the lowest first.
+    assert plain == bytes([0x2C, 0x01, 0x07, 0x06, 0x04, 0x02])
+    assert applied(old.tobytes(), packed([1], list(plain)), 4) == new.tobytes()
 
 
 def test_what_one_small_step_changes_takes_few_bytes() -> None:
@@ -81,16 +130,79 @@ def test_what_one_small_step_changes_takes_few_bytes() -> None:
     assert 0.02 < share < 0.045, share
 
 
+def test_where_too_much_changed_it_is_the_state_itself() -> None:
+    old = np.zeros(1 << 21, np.uint16)
+    new = np.where(np.arange(old.size) % 2, 1, 0).astype(np.uint16)
+    delta = encode(old.tobytes(), new.tobytes(), 2)
+    assert delta == sealed(b"\1" + new.tobytes())
+    assert applied(old.tobytes(), delta, 2) == new.tobytes()
+    # All that changed lies at the beginning: a thirty-second of the whole, and changes are enough.
+    new[1 << 16 :] = 0
+    assert len(encode(old.tobytes(), new.tobytes(), 2)) < 1 << 16
+    # So few elements that their changes take no fewer bytes.
+    few = np.arange(3, dtype=np.uint16)
+    assert encode(few.tobytes(), few[::-1].tobytes(), 2) == sealed(b"\1" + few[::-1].tobytes())
+
+
 def test_bytes_that_are_no_delta_are_refused() -> None:
     old, new = bytes(200), bytes(range(200))
     delta = encode(old, new, 2)
-    with pytest.raises(BadDelta, match="3 bytes are no delta of 100 elements"):
+    with pytest.raises(BadDelta, match="3 bytes are no delta"):
         applied(old, delta[:3], 2)
-    with pytest.raises(BadDelta, match="changes"):
-        applied(old, delta[:-3], 2)
+    with pytest.raises(BadDelta, match="the checksum of 210 bytes of changes is wrong"):
+        check(sealed(bytes(202))[:-1] + b"x")
+    with pytest.raises(BadDelta, match="the kind is 7; it may be 0 or 1"):
+        applied(old, sealed(b"\7"), 2)
+    with pytest.raises(BadDelta, match="199 bytes cannot take the place of 200"):
+        applied(old, sealed(b"\1" + bytes(199)), 2)
+    with pytest.raises(BadDelta, match="2 bytes are no changes of 100 elements"):
+        applied(old, sealed(b"\0\0\0"), 2)
     with pytest.raises(BadDelta, match="a block of 65536 elements has 70000 changes"):
-        applied(old, struct.pack("<I", 70000) + delta[4:], 2)
-    with pytest.raises(BadDelta, match="a change of element"):
-        applied(old[:50], delta, 2)
+        applied(old, packed([70000], []), 2)
+    with pytest.raises(BadDelta, match=r"cannot be unpacked|take .* bytes"):
+        applied(old, packed([2], [1, 1, 0]), 2)
+    with pytest.raises(BadDelta, match=r"cannot be unpacked|take .* bytes"):
+        applied(old, packed([1], [1, 0, 1, 0, 9, 9]), 2)
     with pytest.raises(ValueError, match="100 elements cannot become 99"):
         encode(old, new[:198], 2)
+    with pytest.raises(ValueError, match="does not begin at a multiple of 8 bytes"):
+        encode(memoryview(bytes(18))[2:], memoryview(bytes(18))[2:], 2)
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_a_change_beyond_the_piece_is_never_written(itemsize: int) -> None:
+    """The bytes after the piece, which are another's, stay as they are."""
+    state = bytearray(8 * 16)
+    piece = memoryview(state)[:64]
+    elements = 64 // itemsize
+    high = [0] * (itemsize - 1)
+    good = packed([1], [elements - 1, 0, 2, *high])
+    apply(piece, memoryview(good), itemsize)
+    assert state[64 - itemsize] == 1
+    with pytest.raises(BadDelta, match=f"a change of element {elements}, beyond its block"):
+        apply(piece, memoryview(packed([1], [elements, 0, 2, *high])), itemsize)
+    with pytest.raises(BadDelta, match="a change of element"):
+        apply(piece, memoryview(packed([1], [255, 255, 2, *high])), itemsize)
+    assert bytes(state[64:]) == bytes(64)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_harmed_deltas_never_crash_and_write_nothing_outside(data: st.DataObject) -> None:
+    """Bits flipped and ends cut off behind a right checksum: refused, or made into some state."""
+    itemsize = data.draw(st.sampled_from([2, 4]))
+    unsigned = np.uint16 if itemsize == 2 else np.uint32
+    old = np.arange(BLOCK + 40, dtype=unsigned)
+    first, apart = data.draw(st.integers(1, 50)), data.draw(st.sampled_from([7, 40, 4096]))
+    places = np.arange(old.size)
+    new = np.where((places >= first) & (places % apart == 0), old + 1, old).astype(unsigned)
+    rest = bytearray(encode(old.tobytes(), new.tobytes(), itemsize)[8:])
+    for _ in range(data.draw(st.integers(0, 4))):
+        place = data.draw(st.one_of(st.integers(0, len(rest) - 1), st.integers(0, min(40, len(rest) - 1))))
+        rest[place] ^= 1 << data.draw(st.integers(0, 7))
+    harmed = bytes(rest[: data.draw(st.integers(max(0, len(rest) - 20), len(rest)))])
+    around = bytearray(64 + old.nbytes + 64)
+    around[64:-64] = old.tobytes()
+    with suppress(BadDelta):
+        apply(memoryview(around)[64:-64], memoryview(sealed(harmed)), itemsize)
+    assert bytes(around[:64]) == bytes(64) and bytes(around[-64:]) == bytes(64)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from kubealign.spec.precision import Precision
 from kubealign.v1 import batch_pb2, refit_pb2
 from kubealign_services.refit.canary import Canary, gap
+from kubealign_services.refit.checking import verify
 from kubealign_services.refit.manifest import (
     BadManifest,
     CorruptTransfer,
     aligned,
     check_announcement,
     piece_view,
-    verify,
     weights_digest,
 )
 from kubealign_services.refit.snapshot import ranges

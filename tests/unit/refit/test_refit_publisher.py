@@ -13,10 +13,14 @@ from torch import Tensor
 
 from kubealign.spec.rollout import Transport
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.refit.manifest import check_announcement, piece_view, verify
+from kubealign_services.refit import shared_memory
+from kubealign_services.refit.announcing import announcement_of
+from kubealign_services.refit.checking import verify
+from kubealign_services.refit.manifest import check_announcement, piece_view
 from kubealign_services.refit.publisher import CHUNK_BYTES, PublishFailed, WeightsPublisher
 from kubealign_services.refit.shared_memory import MappedSnapshot, SnapshotGone, host_identity
 from kubealign_services.rpc.errors import NotFound
+from kubealign_services.training.slices import WeightSlice
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -101,8 +105,10 @@ def test_training_goes_on_while_a_late_worker_reads(publisher: WeightsPublisher,
     assert torch.equal(seen, torch.full((1000,), 1.0))
     assert streamed(publisher, first) != streamed(publisher, second)
     publish(publisher, 3, [("w", weight)])
-    with pytest.raises(SnapshotGone, match=r"version 1 .* overwritten by later ones"):
-        late.confirm()
+    late.confirm()
+    assert torch.equal(seen, torch.full((1000,), 1.0))
+    with pytest.raises(SnapshotGone, match=r"version 1 .* overwritten by later ones or never were in"):
+        mapped_at(tmp_path, first)
     with pytest.raises(SnapshotGone, match=r"version 1 .* are gone; served are version 3 .* and version 2"):
         streamed(publisher, first)
     assert len(streamed(publisher, second)) == 4000
@@ -213,8 +219,10 @@ def test_another_folder_is_another_host(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_counts_as_gone_from_the_first_byte_that_changes(
-    publisher: WeightsPublisher, tmp_path: Path
+    publisher: WeightsPublisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """To a reader that could not lock it."""
+    monkeypatch.setattr(shared_memory._OpenFile, "lock", lambda file: False)
     first = publish(publisher, 1, [("w", torch.ones(3))])
     late = mapped_at(tmp_path, first)
     publish(publisher, 2, [("w", torch.ones(3))])
@@ -229,3 +237,21 @@ def test_a_snapshot_counts_as_gone_from_the_first_byte_that_changes(
     late.confirm()
     publisher.publish(fence=1, version=3, tensors=while_it_is_written(), canary=CANARY)
     late.close()
+
+
+def test_masters_are_published_in_the_precision_that_they_are_meant_in(
+    publisher: WeightsPublisher, tmp_path: Path
+) -> None:
+    master = torch.randn(3, 1000, generator=torch.Generator().manual_seed(1))
+    for version in (1, 2, 3):  # the third goes through a map that is kept
+        part = publisher.write([WeightSlice("w", (3, 1000), (0, 0), master, torch.bfloat16)])
+        announcement = announcement_of([part], fence=1, version=version, canary=CANARY)
+        publisher.seal(announcement.weights)
+        check_announcement(announcement)
+        (entry,) = part.tensors
+        assert (entry.dtype, entry.size_bytes) == ("BF16", 6000)
+        mapped = mapped_at(tmp_path, announcement)
+        verify(mapped.snapshot, part.tensors, "here")
+        assert torch.equal(views(mapped.snapshot, announcement)[0][1], master.bfloat16())
+        mapped.close()
+        master.mul_(1.01)

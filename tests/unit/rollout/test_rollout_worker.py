@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from kubealign.spec.rollout import InFlight
 from kubealign.v1 import rollout_pb2
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.generation.contract import (
@@ -67,7 +68,9 @@ class Engine:
     def load(self) -> EngineLoad:
         return EngineLoad(running=len(self.waiting))
 
-    def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+    ) -> None:
         raise AssertionError("nothing is refitted here")
 
     def sequence_logprobs(self, tokens: list[int]) -> list[float]:

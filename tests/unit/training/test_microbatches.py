@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.training.torch_backend.microbatches import Microbatch, minibatches, plan_microbatches
+from kubealign_services.training.torch_backend.shared_prompts import share_prompts
 
 
 def test_longest_first_into_the_first_with_room(make_batch: Callable[..., Batch]) -> None:
@@ -55,6 +57,79 @@ def test_every_unit_once_whole_and_within_the_bound(
             for i in range(0, len(sequences), unit)
         )
         assert len(sequences) == unit or sum(lengths[i] for i in sequences) <= bound
+
+
+def sampled(*groups: tuple[int, list[int]]) -> Batch:
+    """Of each group (prompt tokens, response lengths); every group has a prompt of its own."""
+    rows = [
+        ([g + 1] * prompt, [0] * length) for g, (prompt, lengths) in enumerate(groups) for length in lengths
+    ]
+    batch = pack([[*prompt, *response] for prompt, response in rows], [str(i) for i in range(len(rows))])
+    mask = [[0] * len(prompt) + [1] * len(response) for prompt, response in rows]
+    batch.token_columns["loss_mask"] = torch.tensor([each for row in mask for each in row])
+    return batch
+
+
+def test_samples_of_a_prompt_go_together_and_their_prompt_counts_once() -> None:
+    # Alone 4 + 2, 4 + 1, 4 + 3, 4 + 1 tokens: 23, three micro-batches of at most 10. With prompts once: 4 + 3
+    # and 4 + 4.
+    batch = sampled((4, [2, 1]), (4, [3, 1]))
+    assert plan_microbatches(batch, 1, 10, 1, shared=True) == [[Microbatch([2, 3]), Microbatch([0, 1])]]
+    assert len(plan_microbatches(batch, 1, 10, 1)[0]) == 3
+    assert plan_microbatches(batch, 1, 15, 1, shared=True) == [[Microbatch([2, 3, 0, 1])]]
+
+
+def test_a_group_is_parted_where_it_does_not_fit_or_a_rank_would_idle() -> None:
+    # 4 + 5 + 5 tokens of one prompt: 9 fit, 14 do not.
+    batch = sampled((4, [5, 5]))
+    assert plan_microbatches(batch, 1, 10, 1, shared=True) == [[Microbatch([0]), Microbatch([1])]]
+    assert plan_microbatches(batch, 1, 100, 1, shared=True) == [[Microbatch([0, 1])]]
+    # On two ranks 9 each rather than 14 and nothing.
+    assert plan_microbatches(batch, 1, 100, 2, shared=True) == [[Microbatch([0])], [Microbatch([1])]]
+
+
+def test_ranks_are_balanced_by_cost(make_batch: Callable[..., Batch]) -> None:
+    # Tokens alone: 10 against 6 + 4. With n^2 / 10 beside them: 20 against 9.6 + 5.6, so one of 2 (2.4) goes
+    # to the second rank, and the other too (17.6 < 20).
+    batch = make_batch(10, 6, 4, 2, 2)
+    by_tokens, by_cost = (
+        [
+            sorted(i for part in share for i in part.sequences)
+            for share in plan_microbatches(batch, 1, 100, 2, **cost)
+        ]
+        for cost in ({}, {"attention": 0.1})
+    )
+    assert by_tokens == [[0, 3], [1, 2, 4]]
+    assert by_cost == [[0], [1, 2, 3, 4]]
+
+
+@given(
+    groups=st.lists(
+        st.tuples(st.integers(0, 9), st.lists(st.integers(1, 12), min_size=1, max_size=4)),
+        min_size=1,
+        max_size=8,
+    ),
+    unit=st.sampled_from([1, 2]),
+    bound=st.integers(1, 60),
+    ranks=st.integers(1, 4),
+    attention=st.sampled_from([0.0, 0.05]),
+)
+def test_shared_prompts_lose_and_exceed_nothing(
+    groups: list[tuple[int, list[int]]], unit: int, bound: int, ranks: int, attention: float
+) -> None:
+    batch = sampled(*((prompt, lengths * unit) for prompt, lengths in groups))
+    plan = plan_microbatches(batch, unit, bound, ranks, shared=True, attention=attention)
+    assert len(plan) == ranks and len({len(share) for share in plan}) == 1
+    counted = [each.sequences for share in plan for each in share if each.counted]
+    assert sorted(i for sequences in counted for i in sequences) == list(range(len(batch)))
+    for sequences in counted:
+        assert all(
+            sequences[i : i + unit] == list(range(sequences[i], sequences[i] + unit))
+            for i in range(0, len(sequences), unit)
+        )
+        part = batch.select(sequences)
+        shared = share_prompts(part)
+        assert len(sequences) == unit or len(part.tokens if shared is None else shared.kept) <= bound
 
 
 def test_minibatches_hold_every_unit_once_an_epoch_in_a_seeded_order(

@@ -124,7 +124,12 @@ def test_the_plan_holds_every_token_once(lengths: list[int]) -> None:
     offsets = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
     plan = plan_attention(offsets, CPU)
     places = torch.cat([block.gather.flatten() for block in plan.blocks])
-    assert torch.equal(places[plan.scatter], torch.arange(sum(lengths)))
+    found = places if plan.scatter is None else places[plan.scatter]
+    assert torch.equal(found, torch.arange(sum(lengths)))
+    for block in plan.blocks:
+        assert torch.equal(block.of(torch.arange(sum(lengths))), block.gather)
+    # Sequences of one length need not be moved.
+    assert plan.scatter is not None or len(set(lengths)) == 1
     assert len(places) <= sum(lengths) * 4 / 3 + 1
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.engines import TorchEngine
+from kubealign.spec.rollout import InFlight
 from kubealign_services.generation.contract import (
     EngineLoad,
     Finish,
@@ -40,6 +41,7 @@ class Counting:
 
     def __init__(self) -> None:
         self.version = -1
+        self.steps = 0
         self.taken: dict[str, Tensor] = {}
         self._running: dict[str, tuple[GenerationRequest, int]] = {}
 
@@ -55,6 +57,7 @@ class Counting:
 
     def step(self) -> list[GeneratedSample]:
         ended: list[GeneratedSample] = []
+        self.steps += 1
         for name, (request, made) in list(self._running.items()):
             if request.prompt_tokens == (13,):
                 raise ArithmeticError("logits that are NaN")
@@ -74,11 +77,19 @@ class Counting:
     def load(self) -> EngineLoad:
         return EngineLoad(running=len(self._running))
 
-    def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+    ) -> None:
         self.taken = {name: tensor.clone() for name, tensor in tensors}
-        self.version = version
+        self.version, self.in_flight = version, in_flight
 
-    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+    def adapt(
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        scale: float,
+        version: int,
+        in_flight: InFlight = InFlight.DRAIN,
+    ) -> None:
         raise RuntimeError("an adapter came before its base")
 
     def sequence_logprobs(self, tokens: list[int]) -> list[float]:
@@ -141,9 +152,10 @@ class Client:
         self.loop.submit({"op": op, "session": self.session, **fields}, stream)
         return stream
 
-    def refit(self, folder: Path, version: int) -> None:
-        entries = write_weights(folder / "weights", [("w", torch.tensor([1.0, 2.0]))])
-        asked = self.say(Op.REFIT, path=str(folder / "weights"), tensors=entries, version=version)
+    def refit(self, folder: Path, version: int, in_flight: InFlight = InFlight.DRAIN) -> None:
+        path = folder / "weights"
+        entries = write_weights(path, [("w", torch.tensor([1.0, 2.0]))])
+        asked = self.say(Op.REFIT, path=str(path), tensors=entries, version=version, in_flight=in_flight)
         assert asked.first() == {"result": None}
 
     def generate(self, name: str, tokens: int, prompt: tuple[int, ...] = (1,), samples: int = 2) -> Stream:
@@ -234,7 +246,10 @@ def test_refusals_say_of_what_kind_they_are(client: Client, tmp_path: Path) -> N
     gone = client.say(Op.REFIT, path=str(tmp_path / "none"), tensors=[], version=2)
     assert gone.first()["error"] == "value"
     entries = write_weights(tmp_path / "weights", [])
-    early = client.say(Op.ADAPT, path=str(tmp_path / "weights"), tensors=entries, version=2, scale=1.0)
+    adapted = {"path": str(tmp_path / "weights"), "tensors": entries, "version": 2, "scale": 1.0}
+    odd = client.say(Op.ADAPT, **adapted, in_flight="Halt")
+    assert odd.first() == {"error": "value", "words": "'Halt' is not a valid InFlight"}
+    early = client.say(Op.ADAPT, **adapted, in_flight=InFlight.DRAIN)
     assert early.first() == {"error": "state", "words": "an adapter came before its base"}
     assert client.say("dance").first()["error"] == "value"
     assert client.say(Op.SEQUENCE_LOGPROBS, tokens=[1, 2]).first() == {"result": [-2.0]}
@@ -250,6 +265,57 @@ def test_an_engine_of_no_use_ends_the_session_and_says_why(client: Client, tmp_p
     assert held.closed.wait(SECONDS)
     assert opened.closed.wait(SECONDS)
     assert opened.said[-1] == {"failed": "ArithmeticError: logits that are NaN"}
+
+
+def test_held_it_makes_no_token_and_answers_all_else(client: Client, tmp_path: Path) -> None:
+    """What comes meanwhile waits too, what is aborted is gone; all else goes on once it is released."""
+    opened = client.open()
+    client.refit(tmp_path, 1)
+    running, gone = client.generate("a", 10**9), client.generate("gone", 10**9)
+    assert client.say(Op.HOLD).first() == {"result": None}
+    steps = client.made[0].steps
+    later = client.generate("b", 2)
+    client.say(Op.ABORT, request_id="gone")
+    assert gone.closed.wait(SECONDS)
+    client.refit(tmp_path, 2, InFlight.CONTINUE)
+    assert client.made[0].in_flight is InFlight.CONTINUE
+    assert client.say(Op.SEQUENCE_LOGPROBS, tokens=[1, 2]).first() == {"result": [-2.0]}
+    told = len(opened.said)
+    deadline = time.monotonic() + SECONDS
+    while len(opened.said) == told:  # the load is told all the same
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert client.made[0].steps == steps
+    client.say(Op.RELEASE, lost="")
+    assert later.closed.wait(SECONDS)
+    assert [read_sample(said["sample"]).versions for said in later.said] == [[2, 2], [2, 2]]
+    assert not running.closed.is_set()
+
+
+def test_released_as_lost_it_lets_go_of_what_stood_still(client: Client, tmp_path: Path) -> None:
+    """Nothing of it is stepped again; its names are free."""
+    client.open()
+    client.refit(tmp_path, 1)
+    held = client.generate("a", 10**9)
+    assert client.say(Op.HOLD).first() == {"result": None}
+    steps = client.made[0].steps
+    client.say(Op.RELEASE, lost="the canary said no")
+    assert held.closed.wait(SECONDS)
+    assert held.said == [{"error": "lost", "words": "the canary said no"}]
+    assert client.made[0].steps == steps
+    again = client.generate("a", 2)
+    assert again.closed.wait(SECONDS)
+    assert len(again.said) == 2
+
+
+def test_a_session_that_ends_held_leaves_nothing_held(client: Client, tmp_path: Path) -> None:
+    client.open()
+    client.refit(tmp_path, 1)
+    assert client.say(Op.HOLD).first() == {"result": None}
+    assert client.say(Op.CLOSE).first() == {"result": None}
+    client.open()
+    client.refit(tmp_path, 1)
+    assert client.generate("a", 2).closed.wait(SECONDS)
 
 
 def test_the_load_is_told_while_nothing_is_asked(client: Client, tmp_path: Path) -> None:

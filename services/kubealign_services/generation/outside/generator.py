@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from kubealign.spec.rollout import InFlight
 from kubealign_services.generation.contract import (
     EngineLoad,
     EngineLost,
@@ -16,10 +17,10 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     RequestRefused,
 )
+from kubealign_services.generation.gate import Gate
 from kubealign_services.generation.outside.base_weights import BaseWeights
 from kubealign_services.generation.outside.contract import EngineGone, OutsideEngine
 from kubealign_services.generation.outside.distributions import check_distribution, is_cut
-from kubealign_services.generation.outside.gate import Gate
 from kubealign_services.generation.outside.samples import sample_of
 from kubealign_services.generation.outside.weight_files import WeightFiles, batches
 from kubealign_services.generation.torch_engine.requests import check_request
@@ -136,12 +137,18 @@ class OutsideGenerator:
         return sample_of(request, index, drawn, logprobs, frozenset(ends), version, seconds, decode)
 
     @asynccontextmanager
-    async def drained(self) -> AsyncIterator[None]:
-        async with self._gate.closed():
+    async def quiet(self, in_flight: InFlight) -> AsyncIterator[None]:
+        """Raises ValueError for all but Drain."""
+        _check_drain(in_flight)
+        async with self._gate.closed(drained=True):
             yield
 
-    async def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Raises ValueError for a name that comes twice; what the engine makes of others it says itself."""
+    async def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+    ) -> None:
+        """Raises ValueError for a name that comes twice, and for all but Drain; what the engine makes of
+        others it says itself."""
+        _check_drain(in_flight)
         await self._resumed()
         self._version = NO_WEIGHTS
         self._files.forget()
@@ -149,9 +156,16 @@ class OutsideGenerator:
         await self._take(named)
         self._version = version
 
-    async def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+    async def adapt(
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        scale: float,
+        version: int,
+        in_flight: InFlight = InFlight.DRAIN,
+    ) -> None:
         """Raises RuntimeError before the weights that it is an adapter to, ValueError for one that does not
-        fit them."""
+        fit them, and for all but Drain."""
+        _check_drain(in_flight)
         if not self._base:
             raise RuntimeError("an adapter came before the weights that it is an adapter to")
         merged = await asyncio.to_thread(self._base.merged, tensors, scale)
@@ -232,3 +246,9 @@ class OutsideGenerator:
         if not self._gone.done():
             self._gone.set_exception(error)
         return EngineLost(str(error))
+
+
+def _check_drain(in_flight: InFlight) -> None:
+    """Their engines give a response out whole, with no word of which weights made which token."""
+    if in_flight is not InFlight.DRAIN:
+        raise ValueError(f"rollout.refit.inFlight is {in_flight}; this engine can only {InFlight.DRAIN}")

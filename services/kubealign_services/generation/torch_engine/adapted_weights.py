@@ -1,7 +1,7 @@
 """An adapter merged into a model's weights, anew for each version and always from the same base.
 
 Only the matrices that are adapted are kept a second time, as they were: nothing drifts, however many versions
-come.
+come. The base's own memory is never written to: on a CPU it may be shared with other processes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -55,6 +55,8 @@ class AdaptedWeights:
                 None if adapter.magnitude is None else adapter.magnitude.to(device),
             )
             merged = moved.merged(layer.base, scale, layer.transposed, partial(self._norms, name))
+            if layer.weight.data_ptr() == layer.base.data_ptr():
+                layer.weight.data = torch.empty_like(layer.base)
             layer.weight.copy_(merged)
 
     def fitting(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, LowRank]:
@@ -89,4 +91,7 @@ class AdaptedWeights:
             module = None
         if not isinstance(module, torch.nn.Linear | Conv1D):
             raise ValueError(f"adapter: the model has no linear layer {name!r}")
-        return _Adapted(module.weight, module.weight.detach().clone(), isinstance(module, Conv1D))
+        weight = module.weight
+        # An accelerator's weight stays where it is: what was recorded of it holds the address.
+        base = weight.data if weight.device.type == "cpu" else weight.detach().clone()
+        return _Adapted(weight, base, isinstance(module, Conv1D))

@@ -1,84 +1,90 @@
-"""Who comes next: groups wait in line, first come, first served, and enter as slots become free."""
+"""Who enters: first come, first served, as far as rows, pages and the tokens of a pass go."""
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from torch import Tensor
+import numpy as np
 
-from kubealign_services.generation.contract import GenerationRequest
-
-
-@dataclass
-class Group:
-    """A request on its way. ends: the token ids that end its responses. unfinished: how many samples have not
-    ended, admitted: how many have entered. held: where some samples have entered and others still wait, the
-    logits [vocabulary] after its prompt, which the cache holds."""
-
-    request: GenerationRequest
-    ends: frozenset[int]
-    unfinished: int
-    admitted: int = 0
-    held: Tensor | None = None
-
-    @property
-    def remaining(self) -> int:
-        return len(self.request.seeds) - self.admitted
-
-    @property
-    def positions(self) -> int:
-        """Cache positions that each sample may need."""
-        return len(self.request.prompt_tokens) + self.request.sampling.max_tokens
+from kubealign_services.generation.torch_engine.line import Entry
+from kubealign_services.generation.torch_engine.page_cache import PageCache, pages_for
+from kubealign_services.generation.torch_engine.pages import Pages
+from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 
 
 @dataclass(frozen=True)
-class Admission:
-    """Samples `first` to `first + count - 1` of a group enter now."""
+class Part:
+    """What the next pass does for an entry: it computes the tokens `start` to `end` - 1 of its text, and then
+    `entering` of its samples draw a token.
 
-    group: Group
-    first: int
-    count: int
+    shared_last: the last page of the text. own: where that is not full, a page for each of them in its place.
+    The last of them takes that one itself, where the entry `gives` it: nobody else needs it, or there is no
+    other page.
+    """
+
+    entry: Entry
+    start: int
+    end: int
+    entering: int = 0
+    shared_last: int = -1
+    own: Pages = field(default_factory=lambda: np.zeros(0, np.int32))
+    gives: bool = False
 
 
-@dataclass
-class WaitingLine:
-    """Only the first in line can have entered in part, so at most one prompt is held."""
+def admit(
+    line: Iterable[Entry], cache: PageCache, running: int, rows: int, prefill_tokens: int
+) -> list[Part]:
+    """Parts for the oldest entries, in order; `prefill_tokens` bounds the tokens of all together.
 
-    _groups: deque[Group] = field(default_factory=deque)
+    running: sequences that run; rows: how many more may. Entries get their pages, and are `done` as far as
+    the parts go: the pass must follow. Whoever is older than all that hold pages gets what it needs, so that
+    nobody waits for ever; else some pages stay free, one for each that runs, so that it is not stopped soon.
+    """
+    parts: list[Part] = []
+    for entry in line:
+        if not rows or (entry.pages is None and not (prefill_tokens and _begin(entry, cache, running))):
+            break
+        assert entry.pages is not None
+        start, end = entry.done, min(len(entry.tokens), entry.done + prefill_tokens)
+        if start == end < len(entry.tokens):
+            break
+        prefill_tokens -= end - start
+        if end > start:
+            entry.done = end
+            cache.know(entry.tokens[:end], entry.pages)
+        if end < len(entry.tokens):
+            parts.append(Part(entry, start, end))
+            break
+        remaining = entry.remaining
+        entering = max(min(rows, remaining, cache.available - running), 0 if running else 1)
+        if entering or end > start:
+            parts.append(_whole(entry, cache, start, end, entering))
+        rows -= entering
+        running += entering
+        if entering < remaining:
+            break
+    return parts
 
-    def __iter__(self) -> Iterator[Group]:
-        return iter(self._groups)
 
-    def append(self, group: Group) -> None:
-        self._groups.append(group)
+def _begin(entry: Entry, cache: PageCache, running: int) -> bool:
+    """Give it the pages of its text, as far as they are known shared, if there is room."""
+    known = cache.find(entry.tokens)
+    missing = pages_for(len(entry.tokens)) - len(known)
+    # With one for the first token after it; alone it needs no more than it needs.
+    margin = running + 1 if cache.used else 0
+    if missing + margin > cache.available - cache.resting(known):
+        return False
+    cache.share(known)
+    entry.pages = np.concatenate((known, cache.take(missing)))
+    entry.done = len(known) * PAGE_TOKENS
+    return True
 
-    def remove(self, request_id: str) -> None:
-        """Forget a group that waits, if there is one of that id."""
-        self._groups = deque(group for group in self._groups if group.request.request_id != request_id)
 
-    def clear(self) -> None:
-        self._groups.clear()
-
-    def samples(self) -> int:
-        """How many samples wait."""
-        return sum(group.remaining for group in self._groups)
-
-    def admit(self, free: int, prefill_tokens: int) -> list[Admission]:
-        """Take as many samples as there are `free` slots from the front, until their prompts exceed
-        `prefill_tokens` together. A longer prompt enters alone. A group that does not fit enters in part, and
-        the rest stays first in line."""
-        admissions: list[Admission] = []
-        spent = 0
-        while free and self._groups:
-            group = self._groups[0]
-            tokens = 0 if group.held is not None else len(group.request.prompt_tokens)
-            if spent and spent + tokens > prefill_tokens:
-                break
-            count = min(free, group.remaining)
-            admissions.append(Admission(group, group.admitted, count))
-            group.admitted += count
-            free -= count
-            spent += tokens
-            if not group.remaining:
-                self._groups.popleft()
-        return admissions
+def _whole(entry: Entry, cache: PageCache, start: int, end: int, entering: int) -> Part:
+    gives = entering == entry.remaining
+    partial = len(entry.tokens) % PAGE_TOKENS != 0
+    if entering and not gives and partial and not cache.available:
+        # Nobody runs, and no page is left: the one sample takes the page, and the text is computed again.
+        gives = True
+    copies = entering - gives if partial else 0
+    assert entry.pages is not None
+    return Part(entry, start, end, entering, int(entry.pages[-1]), cache.take(copies), gives)

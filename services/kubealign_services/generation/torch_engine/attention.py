@@ -1,8 +1,7 @@
 """The attention of the engine: what a model's layers call, and the plans that say what one forward pass does.
 
 Tokens of all sequences lie one after another in one row, [1, tokens]; the plan of the pass knows which belong
-together. It reaches the layers through the model's keyword arguments, and is where a paged cache or chunked
-prefill would come in.
+together, and where their keys and values lie. It reaches the layers through the model's keyword arguments.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from kubealign_services.generation.torch_engine.cache import KeyValueCache, LayerShape
+from kubealign_services.generation.torch_engine.cache import LayerShape
 
 ATTENTION = "kubealign_engine"
 
@@ -81,12 +80,20 @@ def engine_attention(
 AttentionInterface.register(ATTENTION, engine_attention)
 
 
+@dataclass(frozen=True)
+class LayerUse:
+    """What a layer asks of the attention: `heads` heads of queries over what it keeps, through its window."""
+
+    heads: int
+    kept: LayerShape
+    window: int | None
+
+
 @dataclass
 class ProbePlan:
-    """Attends to nothing; notes what each layer keeps, and its window."""
+    """Attends to nothing; notes what each layer asks."""
 
-    layers: dict[int, LayerShape] = field(default_factory=dict)
-    windows: dict[int, int | None] = field(default_factory=dict)
+    layers: dict[int, LayerUse] = field(default_factory=dict)
 
     def attend(
         self,
@@ -101,34 +108,13 @@ class ProbePlan:
             raise UnsupportedModel(f"layer_idx {layer} belongs to two attention layers")
         if queries.shape[0] % keys.shape[0]:
             raise UnsupportedModel(f"{queries.shape[0]} query heads cannot share {keys.shape[0]} key heads")
-        self.layers[layer] = LayerShape(keys.shape[0], keys.shape[2], values.shape[2])
-        self.windows[layer] = window
+        kept = LayerShape(keys.shape[0], keys.shape[2], values.shape[2])
+        self.layers[layer] = LayerUse(queries.shape[0], kept, window)
         return values.new_zeros(queries.shape[1], queries.shape[0], values.shape[2])
 
 
-@dataclass(frozen=True)
-class PromptRun:
-    """Prompts of one length, one after another from token `start` on, each cached for all its samples at
-    once.
-
-    slots: the cache's slots, or None to cache nothing. copies [slots] int64: which of the run's prompts each
-    slot takes.
-    """
-
-    start: int
-    prompts: int
-    length: int
-    slots: slice | None = None
-    copies: Tensor | None = None
-
-
-class PromptPlan:
-    """Whole prompts, attended to among themselves. Runs of equal length need no padding, hence no mask but
-    the causal one."""
-
-    def __init__(self, runs: list[PromptRun], cache: KeyValueCache | None = None) -> None:
-        self._runs = runs
-        self._cache = cache
+class WholePlan:
+    """One whole sequence, attended to in itself: no page is read or written."""
 
     def attend(
         self,
@@ -139,80 +125,18 @@ class PromptPlan:
         scaling: float | None,
         window: int | None,
     ) -> Tensor:
-        out = values.new_empty(queries.shape[1], queries.shape[0], values.shape[2])
-        for run in self._runs:
-            q, k, v = (_split(states, run) for states in (queries, keys, values))
-            windowed = window is not None and window < run.length
-            result = scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                attn_mask=_band(run.length, window, q.device) if windowed and window is not None else None,
-                is_causal=not windowed,
-                scale=scaling,
-                enable_gqa=q.shape[1] != k.shape[1],
-            )
-            tokens = slice(run.start, run.start + run.prompts * run.length)
-            out[tokens] = result.transpose(1, 2).flatten(0, 1)
-            if self._cache is not None and run.slots is not None:
-                if run.copies is not None:
-                    k, v = k[run.copies], v[run.copies]
-                self._cache.write_prompts(layer, run.slots, k, v)
-        return out
-
-
-class DecodePlan:
-    """One new token for each of the first n slots of the cache.
-
-    positions [n] int64: where each new token stands; longest: one more than the largest of them.
-    """
-
-    def __init__(self, cache: KeyValueCache, positions: Tensor, longest: int) -> None:
-        self._cache = cache
-        self._positions = positions
-        self._rows = torch.arange(len(positions), device=positions.device)
-        self._longest = longest
-        self._masks: dict[int | None, Tensor] = {}
-
-    def attend(
-        self,
-        layer: int,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scaling: float | None,
-        window: int | None,
-    ) -> Tensor:
-        heads, sequences, width = queries.shape
-        self._cache.write_tokens(
-            layer, self._rows, self._positions, keys.transpose(0, 1), values.transpose(0, 1)
-        )
-        cached_keys, cached_values = self._cache.view(layer, sequences, self._longest)
-        # The query heads that share a key head become that head's queries: no key is repeated.
-        grouped = queries.transpose(0, 1).reshape(sequences, keys.shape[0], heads // keys.shape[0], width)
+        length = queries.shape[1]
+        windowed = window is not None and window < length
         out = scaled_dot_product_attention(
-            grouped, cached_keys, cached_values, attn_mask=self._mask(window, queries.dtype), scale=scaling
+            queries[None],
+            keys[None],
+            values[None],
+            attn_mask=_band(length, window, queries.device) if windowed and window is not None else None,
+            is_causal=not windowed,
+            scale=scaling,
+            enable_gqa=queries.shape[0] != keys.shape[0],
         )
-        return out.reshape(sequences, heads, values.shape[2])
-
-    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """[n, 1, 1, longest]: 0 where a token may look, minus infinity elsewhere."""
-        if window not in self._masks:
-            column = torch.arange(self._longest, device=self._positions.device)
-            hidden = column > self._positions[:, None]
-            if window is not None:
-                hidden |= column <= self._positions[:, None] - window
-            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(
-                hidden, -torch.inf
-            )
-            self._masks[window] = mask[:, None, None]
-        return self._masks[window]
-
-
-def _split(states: Tensor, run: PromptRun) -> Tensor:
-    """[heads, tokens, width] -> [prompts, heads, length, width] of the run."""
-    part = states[:, run.start : run.start + run.prompts * run.length]
-    return part.view(part.shape[0], run.prompts, run.length, part.shape[2]).transpose(0, 1)
+        return out[0].transpose(0, 1)
 
 
 def _band(length: int, window: int, device: torch.device) -> Tensor:

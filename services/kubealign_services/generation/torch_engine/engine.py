@@ -6,22 +6,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from kubealign.spec import engines as engine_spec
 from kubealign.spec.precision import Precision
+from kubealign.spec.rollout import InFlight
 from kubealign_services.data.tokenizers import check_vocabulary, load_tokenizer
 from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
-from kubealign_services.generation.torch_engine.admission import Admission, Group, WaitingLine
+from kubealign_services.generation.torch_engine.memory import free_bytes
 from kubealign_services.generation.torch_engine.model import CausalModel, end_tokens, read_config
-from kubealign_services.generation.torch_engine.passes import LocalPasses, Passes, Prompts
-from kubealign_services.generation.torch_engine.requests import check_request
-from kubealign_services.generation.torch_engine.sampling import Sampled, sample
+from kubealign_services.generation.torch_engine.page_cache import PageCache, pages_for
+from kubealign_services.generation.torch_engine.passes import LocalPasses, Passes
+from kubealign_services.generation.torch_engine.requests import check_request, check_room
+from kubealign_services.generation.torch_engine.sampling import sample
+from kubealign_services.generation.torch_engine.schedule import Schedule, Step
 from kubealign_services.generation.torch_engine.sequences import RunningRows
 
 NO_WEIGHTS = -1
+GIB = 2**30
+# Pages that nobody uses need not make room before they are this share of those in use, nor on a CPU before
+# they take so many bytes: there nothing else is set aside for keys and values.
+SPARE = {"cuda": 1.0, "cpu": 0.25}
+ALWAYS_BYTES = 16 * 2**20
+# Storage grows by as much as there is, between so many pages.
+FEWEST_PAGES, MOST_SPARE_PAGES = 32, 4096
+# Page numbers are int32.
+MOST_PAGES = 2**31 - 1
 DTYPES = {Precision.FLOAT32: torch.float32, Precision.BFLOAT16: torch.bfloat16}
 
 
@@ -47,11 +60,17 @@ class TorchEngine:
         self._tokenizer = tokenizer
         self._spec = spec
         self._ends = ends
-        self._present: set[str] = set()
-        self._waiting = WaitingLine()
-        self._running = RunningRows(spec.max_sequences, passes.device)
+        self._unfinished: dict[str, int] = {}
+        limit = cache_pages(spec, passes)
+        cache = PageCache(
+            limit,
+            spare=SPARE.get(passes.device.type, 0.0),
+            least=ALWAYS_BYTES // passes.page_bytes,
+        )
+        rows = RunningRows(spec.max_sequences, pages_for(passes.context), passes.vocabulary, passes.device)
+        self._schedule = Schedule(rows, cache, spec.max_sequences, spec.prefill_tokens)
+        self._reserved = 0
         self._generated_tokens = 0
-        self._prefilled_tokens = 0
 
     @classmethod
     def create(cls, folder: Path, spec: engine_spec.TorchEngine) -> "TorchEngine":
@@ -60,7 +79,7 @@ class TorchEngine:
 
         def local(config: Any) -> LocalPasses:
             model = CausalModel(config, DTYPES[spec.precision], own_device())
-            return LocalPasses(model, spec.max_sequences)
+            return LocalPasses(model)
 
         return cls.over(folder, spec, local)
 
@@ -78,92 +97,155 @@ class TorchEngine:
 
     def add(self, request: GenerationRequest) -> None:
         """Queue it. Raises RequestRefused, also for the id of a request that the engine still has."""
-        check_request(request, self._passes.context, self._passes.vocabulary, self._present)
-        self._present.add(request.request_id)
-        self._waiting.append(
-            Group(request, self._ends | set(request.sampling.stop_token_ids), unfinished=len(request.seeds))
-        )
+        check_request(request, self._passes.context, self._passes.vocabulary, self._unfinished)
+        check_room(request, self._schedule.cache.limit, self._passes.page_bytes)
+        self._unfinished[request.request_id] = len(request.seeds)
+        self._schedule.add(request, self._ends | set(request.sampling.stop_token_ids))
 
     @torch.inference_mode()
     def abort(self, request_id: str) -> None:
-        """Forget it and free its slots; a request that has ended, or never was, is none to forget."""
-        self._present.discard(request_id)
-        self._waiting.remove(request_id)
-        self._leave(
-            [
-                row
-                for row, each in enumerate(self._running.sequences)
-                if each.group.request.request_id == request_id
-            ]
-        )
-        self._rest_if_idle()
+        """Forget it and free what it holds; a request that has ended, or never was, is none to forget."""
+        if self._unfinished.pop(request_id, None) is not None:
+            self._schedule.abort(request_id)
+            self._rest_if_idle()
 
     def load(self) -> EngineLoad:
         """running, waiting and free_sequences count samples; the tokens are totals since the start."""
+        schedule = self._schedule
         return EngineLoad(
-            running=len(self._running),
-            waiting=self._waiting.samples(),
-            free_sequences=self._spec.max_sequences - len(self._running),
+            running=len(schedule.rows),
+            waiting=schedule.line.samples(),
+            free_sequences=self._spec.max_sequences - len(schedule.rows),
             generated_tokens=self._generated_tokens,
-            prefilled_tokens=self._prefilled_tokens,
+            prefilled_tokens=schedule.prefilled_tokens,
+            reused_tokens=schedule.reused_tokens,
+            preemptions=schedule.preemptions,
+            cache_used=schedule.cache.used / schedule.cache.limit,
         )
 
     @torch.inference_mode()
     def step(self) -> list[GeneratedSample]:
         """One token for every running sequence and for those that enter now. Returns those that ended; empty
         when idle. Raises RuntimeError where the engine has no usable weights, NonFiniteLogits."""
-        if not len(self._running) and not self._waiting.samples():
+        if not self._schedule:
             return []
         self._require_weights()
-        free = self._spec.max_sequences - len(self._running)
-        admissions = self._waiting.admit(free, self._spec.prefill_tokens)
-        logits = [self._decode()] if len(self._running) else []
-        if admissions:
-            logits.append(self._prefill(admissions))
-        sampled = sample(logits[0] if len(logits) == 1 else torch.cat(logits), self._running.choice())
-        self._check_finite(sampled)
-        ended = self._running.append(
-            sampled.tokens.tolist(), sampled.behaviour_logprobs.tolist(), sampled.engine_logprobs.tolist()
-        )
-        self._generated_tokens += len(self._running)
-        finished = []
-        for row, why in ended:
-            sequence = self._running.sequences[row]
-            finished.append(sequence.finished(why, self.version))
-            sequence.group.unfinished -= 1
-            if not sequence.group.unfinished:
-                self._present.discard(sequence.group.request.request_id)
-        self._leave([row for row, _ in ended])
+        if self._passes.pages < self._reserved:
+            self._storage_gone()
+        try:
+            finished = self._advance()
+        except NonFiniteLogits:
+            raise
+        except BaseException:
+            # What was to be computed may not have been.
+            self._schedule.interrupt()
+            raise
+        for each in finished:
+            self._unfinished[each.request_id] -= 1
+            if not self._unfinished[each.request_id]:
+                del self._unfinished[each.request_id]
+        self._rest_if_idle()
         return finished
 
-    def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Take all weights by checkpoint name, in place, and flush the held prompt. Requests that wait stay
-        and are made with them. Raises RuntimeError while sequences run, ValueError for weights that do not
-        fit: the engine then generates nothing until a refit succeeds."""
-        with self._renewed(version):
+    def _advance(self) -> list[GeneratedSample]:
+        step = self._schedule.next(self._text)
+        self._reserve(self._schedule.cache.top)
+        logits = self._logits(step)
+        if step.sources:
+            self._passes.copy(step.sources, step.targets)
+        if logits is None:
+            return []
+        sampled = sample(logits, self._schedule.rows.choice())
+        tokens, behaviour, engine = (
+            each.cpu().numpy()
+            for each in (sampled.tokens, sampled.behaviour_logprobs, sampled.engine_logprobs)
+        )
+        if not np.isfinite(behaviour + engine).all():
+            self._drop_everything()
+            raise NonFiniteLogits(
+                f"the weights of version {self.version} give logits that are NaN or infinite"
+            )
+        self._generated_tokens += len(tokens)
+        return self._schedule.made(tokens, behaviour, engine, self.version, self._text)
+
+    def _logits(self, step: Step) -> Tensor | None:
+        """[vocabulary] for each running sequence and each that enters; None where there are none."""
+        computed = None if step.batch is None else self._passes.run(step.batch)
+        if not step.entries:
+            return computed if step.running else None
+        parts = []
+        place = step.running
+        if computed is not None and place:
+            parts.append(computed[:place])
+        for entry, count, fresh in step.entries:
+            if fresh:
+                assert computed is not None
+                after_text = computed[place : place + 1]
+                place += 1
+            else:
+                assert entry.logits is not None
+                after_text = entry.logits
+            # A text whose samples have not all entered is kept with them.
+            entry.logits = after_text.clone() if entry.pages is not None else None
+            parts.append(after_text.expand(count, -1))
+        logits = torch.cat(parts)
+        return logits if len(logits) else None
+
+    def _reserve(self, pages: int) -> None:
+        if pages > self._reserved:
+            spare = max(FEWEST_PAGES, min(self._reserved, MOST_SPARE_PAGES))
+            self._reserved = min(self._schedule.cache.limit, max(pages, self._reserved + spare))
+            self._passes.reserve(self._reserved)
+
+    def _storage_gone(self) -> None:
+        """The cache was given back meanwhile: what lay in it is computed again."""
+        self._schedule.interrupt()
+        self._schedule.cache.forget_storage()
+        self._reserved = 0
+
+    def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+    ) -> None:
+        """Take all weights by checkpoint name, in place, and flush the cache of prefixes. Requests that wait
+        stay and are made with them, those that run as `in_flight` says. Raises RuntimeError for Drain while
+        sequences run, ValueError for weights that do not fit: the engine then generates nothing until a
+        refit succeeds, and what ran is computed again."""
+        with self._renewed(version, in_flight):
             self._has_base = False
             self._passes.take(tensors)
             self._has_base = True
 
-    def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
+    def adapt(
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        scale: float,
+        version: int,
+        in_flight: InFlight = InFlight.DRAIN,
+    ) -> None:
         """Merge an adapter into the weights of the last refit, which stay at hand where it changes them.
         Raises as `refit` does, and RuntimeError before the first."""
-        with self._renewed(version):
+        with self._renewed(version, in_flight):
             if not self._has_base:
                 raise RuntimeError("an adapter came before the weights that it is an adapter to")
             self._passes.adapt(tensors, scale)
 
     @contextmanager
-    def _renewed(self, version: int) -> Iterator[None]:
-        if len(self._running):
-            raise RuntimeError(f"refit to version {version} while {len(self._running)} sequences run")
+    def _renewed(self, version: int, in_flight: InFlight) -> Iterator[None]:
+        running = self._schedule.running
+        if running and in_flight is InFlight.DRAIN:
+            raise RuntimeError(f"refit to version {version} while {running} sequences run")
         self._usable = False
         try:
             yield
+        except BaseException:
+            self._schedule.interrupt()
+            raise
         finally:
             self._rest_if_idle()
-        for group in self._waiting:
-            group.held = None
+        if in_flight is InFlight.CONTINUE:
+            self._schedule.renew()
+        else:
+            self._schedule.interrupt()
         self.version = version
         self._usable = True
 
@@ -185,76 +267,15 @@ class TorchEngine:
         logprobs: list[float] = torch.log_softmax(logits[:-1], dim=-1).gather(1, ids[1:, None])[:, 0].tolist()
         return logprobs
 
-    def _decode(self) -> Tensor:
-        """Logits [n, vocabulary] after the newest token of every running sequence."""
-        return self._passes.decode(*self._running.last_tokens())
-
-    def _prefill(self, admissions: list[Admission]) -> Tensor:
-        """Let samples enter, their groups' prompts computed once. Logits [samples, vocabulary] after each
-        one's prompt."""
-        held = [each for each in admissions if each.group.held is not None]
-        fresh = sorted(
-            (each for each in admissions if each.group.held is None),
-            key=lambda each: len(each.group.request.prompt_tokens),
-        )
-        first = len(self._running)
-        for each in held + fresh:
-            self._running.enter(each.group, each.first, each.count, self._text)
-        self._passes.reserve(len(self._running), max(each.group.positions for each in admissions))
-        logits = []
-        for each in held:
-            after_prompt = each.group.held
-            assert after_prompt is not None
-            self._passes.restore(first, each.count)
-            first += each.count
-            logits.append(after_prompt.expand(each.count, -1))
-            if not each.group.remaining:
-                each.group.held = None
-        if fresh:
-            logits.append(self._prefill_prompts(fresh, first))
-        return torch.cat(logits)
-
-    def _prefill_prompts(self, admissions: list[Admission], first_slot: int) -> Tensor:
-        """One packed forward pass over the prompts, which are sorted by length. Logits as in `_prefill`."""
-        texts = [each.group.request.prompt_tokens for each in admissions]
-        counts = [each.count for each in admissions]
-        prompts = Prompts(
-            tokens=[token for text in texts for token in text],
-            lengths=[len(text) for text in texts],
-            samples=counts,
-            first_slot=first_slot,
-        )
-        logits = self._passes.prefill(prompts)
-        self._prefilled_tokens += len(prompts.tokens)
-        slot = first_slot
-        for row, each in enumerate(admissions):
-            if each.group.remaining:
-                self._passes.hold(slot, len(texts[row]))
-                each.group.held = logits[row].clone()
-            slot += each.count
-        return logits.repeat_interleave(torch.tensor(counts, device=logits.device), dim=0)
-
-    def _leave(self, rows: list[int]) -> None:
-        if not rows:
-            return
-        sources, targets = self._running.leave(rows)
-        if sources:
-            self._passes.move(sources, targets, self._running.longest(targets))
-        self._rest_if_idle()
-
     def _rest_if_idle(self) -> None:
-        if not len(self._running) and not self._waiting.samples():
+        if not self._schedule:
             self._passes.rest()
 
-    def _check_finite(self, sampled: Sampled) -> None:
-        if bool(torch.isfinite(sampled.engine_logprobs + sampled.behaviour_logprobs).all()):
-            return
-        self._present.clear()
-        self._waiting.clear()
-        self._running.clear()
+    def _drop_everything(self) -> None:
+        self._unfinished.clear()
+        self._schedule.clear()
         self._rest_if_idle()
         self._usable = False
-        raise NonFiniteLogits(f"the weights of version {self.version} give logits that are NaN or infinite")
 
     def _require_weights(self) -> None:
         if not self._usable:
@@ -271,3 +292,18 @@ class TorchEngine:
 def own_device() -> torch.device:
     """The GPU, if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def cache_pages(spec: engine_spec.OwnEngine, passes: Passes) -> int:
+    """Most pages that the engine may take. Raises ValueError where that is none."""
+    if spec.cache_gib is None:
+        room, field = spec.cache_share * free_bytes(passes.device), f"cacheShare {spec.cache_share}"
+    else:
+        room, field = spec.cache_gib * GIB, f"cacheGib {spec.cache_gib}"
+    pages = int(room // passes.page_bytes)
+    if not pages:
+        raise ValueError(
+            f"rollout.engine: {field} is {int(room)} bytes, which must hold one page of keys and values at "
+            f"least, {passes.page_bytes} bytes"
+        )
+    return min(pages, MOST_PAGES)

@@ -18,10 +18,11 @@ from transformers import initialization as transformers_initialization
 from kubealign_services.generation.torch_engine.attention import (
     ATTENTION,
     AttentionPlan,
+    LayerUse,
     ProbePlan,
     UnsupportedModel,
 )
-from kubealign_services.generation.torch_engine.cache import LayerShape
+from kubealign_services.generation.torch_engine.cpu.quickened import Quickened
 
 # Rotary embeddings whose frequencies depend on the longest sequence of the batch: a sample would change with
 # its company.
@@ -32,7 +33,7 @@ ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention"})
 class CausalModel:
     """The model, without weights until they are set, in evaluation mode.
 
-    layers: what each attention layer caches of a token. context: most tokens of a sequence. vocabulary:
+    layers: what each attention layer asks. context: most tokens of a sequence. vocabulary:
     number of logits.
     """
 
@@ -51,11 +52,26 @@ class CausalModel:
         self.dtype = dtype
         self.context = int(text.max_position_embeddings)
         self.vocabulary = int(text.vocab_size)
+        self._quickened: Quickened | None = None
         self.layers = self._probe(text)
+        if device.type == "cpu":
+            windows = {layer: use.window for layer, use in self.layers.items()}
+            self._quickened = Quickened(self.module, windows, dtype, self._by_modules)
 
     def forward(self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None) -> Tensor:
         """tokens, positions [t] int64 -> logits float32 [len(keep), vocabulary] of the tokens with the
         indices `keep` (None: of all)."""
+        forward = self._by_modules if self._quickened is None else self._quickened.forward
+        return forward(tokens, positions, plan, keep)
+
+    def renewed(self) -> None:
+        """The weights are about to change: nothing that was made of them is used again."""
+        if self._quickened is not None:
+            self._quickened.renewed()
+
+    def _by_modules(
+        self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None
+    ) -> Tensor:
         output = self.module(
             input_ids=tokens[None],
             position_ids=positions[None],
@@ -82,8 +98,8 @@ class CausalModel:
                 ) from error
 
     @torch.inference_mode()
-    def _probe(self, text: Any) -> dict[int, LayerShape]:
-        """One pass over two tokens shows whether every layer reaches our attention, and what it keeps."""
+    def _probe(self, text: Any) -> dict[int, LayerUse]:
+        """One pass over two tokens shows whether every layer reaches our attention, and what it asks."""
         plan = ProbePlan()
         two = torch.arange(2, device=self.device)
         name = type(self.module).__name__
@@ -98,7 +114,7 @@ class CausalModel:
                 f"{name} has {text.num_hidden_layers} layers, of which {len(plan.layers)} use transformers' "
                 "attention interface"
             )
-        _check_windows(text, plan.windows, name)
+        _check_windows(text, plan.layers, name)
         return plan.layers
 
 
@@ -160,13 +176,13 @@ def _check_config(text: Any) -> None:
             )
 
 
-def _check_windows(text: Any, windows: dict[int, int | None], name: str) -> None:
+def _check_windows(text: Any, layers: dict[int, LayerUse], name: str) -> None:
     """A window that the configuration states but a layer does not hand over would be silently ignored."""
     types = getattr(text, "layer_types", None)
     stated = getattr(text, "sliding_window", None)
-    for layer, window in windows.items():
+    for layer, use in layers.items():
         slides = types[layer] == "sliding_attention" if types and layer < len(types) else stated is not None
-        if slides and window is None:
+        if slides and use.window is None:
             raise UnsupportedModel(
                 f"{name} does not hand the sliding window of layer {layer} to the attention function"
             )

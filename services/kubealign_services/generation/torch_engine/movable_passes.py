@@ -12,8 +12,8 @@ from kubealign_services.residence.swap import Swap, swapping
 class MovablePasses(LocalPasses):
     """Passes of one process that shares its accelerator. `residence.contract.Movable`, while nothing runs."""
 
-    def __init__(self, model: CausalModel, max_sequences: int) -> None:
-        super().__init__(model, max_sequences)
+    def __init__(self, model: CausalModel) -> None:
+        super().__init__(model)
         self._swap = swapping(self._tensors, self.device)
 
     def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -28,6 +28,8 @@ class MovablePasses(LocalPasses):
         """Give the accelerator's memory back: the weights rest in the host's, the cache is forgotten."""
         if isinstance(self._swap, Swap):
             self._cache.clear()
+            if self._graphs is not None:
+                self._graphs.forget()
         self._swap.offload()
 
     def reload(self) -> None:

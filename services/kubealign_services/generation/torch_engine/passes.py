@@ -5,60 +5,50 @@ So the same passes can be made by several processes that each hold a slice of th
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from kubealign_services.generation.torch_engine.adapted_weights import AdaptedWeights
-from kubealign_services.generation.torch_engine.attention import DecodePlan, PromptPlan, PromptRun
-from kubealign_services.generation.torch_engine.cache import KeyValueCache
+from kubealign_services.generation.torch_engine.attention import AttentionPlan, WholePlan
+from kubealign_services.generation.torch_engine.cache import PagedCache
+from kubealign_services.generation.torch_engine.cpu.paged_plan import PagedPlan
+from kubealign_services.generation.torch_engine.cuda.decoding_graphs import DecodingGraphs
+from kubealign_services.generation.torch_engine.cuda.flash_plan import FlashPlan, flash_works
+from kubealign_services.generation.torch_engine.gathered_plan import GatheredPlan
 from kubealign_services.generation.torch_engine.model import CausalModel
+from kubealign_services.generation.torch_engine.ragged import RaggedBatch
 from kubealign_services.generation.torch_engine.weights import CheckpointWeights
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """Prompts one after another, sorted by length: their `tokens`, and by prompt its length and how many
-    samples are made of it. The samples take the cache's slots from `first_slot` on, in order."""
-
-    tokens: list[int]
-    lengths: list[int]
-    samples: list[int]
-    first_slot: int
 
 
 class Passes(Protocol):
     """The model, its cache and its weights. One thread calls it, in inference mode.
 
-    context: most tokens of a sequence. vocabulary: number of logits. device: where logits are.
+    context: most tokens of a sequence. vocabulary: number of logits. device: where logits are. page_bytes:
+    of one page over all layers, on this process.
     """
 
     context: int
     vocabulary: int
     device: torch.device
+    page_bytes: int
 
-    def reserve(self, sequences: int, positions: int) -> None:
-        """Have room for `sequences` of `positions` tokens each."""
+    @property
+    def pages(self) -> int:
+        """How many there are. Fewer than were reserved, where the cache was given back meanwhile."""
 
-    def decode(self, tokens: list[int], positions: list[int]) -> Tensor:
-        """One new token for each of the first slots, at its position. Logits [n, vocabulary] float32."""
+    def reserve(self, pages: int) -> None:
+        """Have so many pages, numbered from 0; what is cached stays."""
 
-    def prefill(self, prompts: Prompts) -> Tensor:
-        """Whole prompts, cached for all their samples. Logits [prompts, vocabulary] float32 after each."""
+    def run(self, batch: RaggedBatch) -> Tensor:
+        """Logits [w, vocabulary] float32 after the tokens that are wanted."""
 
-    def hold(self, slot: int, length: int) -> None:
-        """Keep a slot's first `length` positions, in the place of what was held before."""
-
-    def restore(self, first_slot: int, count: int) -> None:
-        """Write what is held into these slots."""
-
-    def move(self, sources: list[int], targets: list[int], positions: int) -> None:
-        """Copy the first `positions` of each source slot to its target. No slot may be both."""
+    def copy(self, sources: list[int], targets: list[int]) -> None:
+        """Whole pages. None may be both."""
 
     def score(self, tokens: list[int]) -> Tensor:
-        """Logits [tokens, vocabulary] float32 after each token of one sequence. Touches no slot."""
+        """Logits [tokens, vocabulary] float32 after each token of one sequence. Touches no page."""
 
     def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """All weights, as `CheckpointWeights.take`; an adapter is forgotten."""
@@ -73,68 +63,59 @@ class Passes(Protocol):
 class LocalPasses:
     """Passes of one process."""
 
-    def __init__(self, model: CausalModel, max_sequences: int) -> None:
+    def __init__(self, model: CausalModel) -> None:
         self.context, self.vocabulary, self.device = model.context, model.vocabulary, model.device
         self.model = model
         self._weights = CheckpointWeights(model.module)
         self._adapted = AdaptedWeights(model.module)
-        self._cache = KeyValueCache(model.layers, max_sequences, model.dtype, model.device)
+        shapes = {layer: use.kept for layer, use in model.layers.items()}
+        self._cache = PagedCache(shapes, model.dtype, model.device)
+        self.page_bytes = self._cache.page_bytes
+        on_gpu = self.device.type == "cuda"
+        self._flash = on_gpu and flash_works(model.layers.values(), model.dtype, self.device)
+        self._graphs = DecodingGraphs(model, self._cache) if self._flash else None
 
-    def reserve(self, sequences: int, positions: int) -> None:
-        self._cache.reserve(sequences, positions)
+    @property
+    def pages(self) -> int:
+        return self._cache.pages
 
-    def decode(self, tokens: list[int], positions: list[int]) -> Tensor:
-        at = torch.tensor(positions, device=self.device)
-        plan = DecodePlan(self._cache, at, max(positions) + 1)
-        return self.model.forward(torch.tensor(tokens, device=self.device), at, plan, keep=None)
+    def reserve(self, pages: int) -> None:
+        if self._graphs is not None and pages > self._cache.pages:
+            self._graphs.forget()
+        self._cache.reserve(pages)
 
-    def prefill(self, prompts: Prompts) -> Tensor:
-        positions = torch.cat([torch.arange(length) for length in prompts.lengths]).to(self.device)
-        ends = torch.tensor(prompts.lengths, device=self.device).cumsum(0) - 1
-        plan = PromptPlan(_runs(prompts, self.device), self._cache)
-        return self.model.forward(
-            torch.tensor(prompts.tokens, device=self.device), positions, plan, keep=ends
+    def run(self, batch: RaggedBatch) -> Tensor:
+        logits = None if self._graphs is None else self._graphs.run(batch)
+        if logits is not None:
+            return logits
+        tokens, positions, wanted = (
+            torch.from_numpy(array).to(self.device) for array in (batch.tokens, batch.positions, batch.wanted)
         )
+        return self.model.forward(tokens, positions, self._plan(batch), keep=wanted)
 
-    def hold(self, slot: int, length: int) -> None:
-        self._cache.hold(slot, length)
+    def _plan(self, batch: RaggedBatch) -> AttentionPlan:
+        if self.device.type == "cpu":
+            return PagedPlan(batch, self._cache, self.model.dtype)
+        if self._flash:
+            return FlashPlan.of(batch, self._cache, self.device)
+        return GatheredPlan(batch, self._cache, self.model.dtype, self.device)
 
-    def restore(self, first_slot: int, count: int) -> None:
-        self._cache.restore(slice(first_slot, first_slot + count))
-
-    def move(self, sources: list[int], targets: list[int], positions: int) -> None:
-        self._cache.move(sources, targets, positions)
+    def copy(self, sources: list[int], targets: list[int]) -> None:
+        self._cache.copy(sources, targets)
 
     def score(self, tokens: list[int]) -> Tensor:
         ids = torch.tensor(tokens, device=self.device)
-        plan = PromptPlan([PromptRun(0, 1, len(tokens))])
-        return self.model.forward(ids, torch.arange(len(tokens), device=ids.device), plan, keep=None)
+        at = torch.arange(len(tokens), device=ids.device)
+        return self.model.forward(ids, at, WholePlan(), keep=None)
 
     def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         self._adapted.forget()
+        self.model.renewed()
         self._weights.take(tensors)
 
     def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
+        self.model.renewed()
         self._adapted.take(tensors, scale)
 
     def rest(self) -> None:
         """There is nobody to tell."""
-
-
-def _runs(prompts: Prompts, device: torch.device) -> list[PromptRun]:
-    """Neighbours of equal length together; their samples' slots follow each other."""
-    runs: list[PromptRun] = []
-    start, slot, row = 0, prompts.first_slot, 0
-    while row < len(prompts.lengths):
-        length = prompts.lengths[row]
-        end = row
-        while end < len(prompts.lengths) and prompts.lengths[end] == length:
-            end += 1
-        counts = torch.tensor(prompts.samples[row:end])
-        samples = int(counts.sum())
-        copies = torch.arange(end - row).repeat_interleave(counts).to(device) if samples > end - row else None
-        runs.append(PromptRun(start, end - row, length, slice(slot, slot + samples), copies))
-        start += (end - row) * length
-        slot += samples
-        row = end
-    return runs

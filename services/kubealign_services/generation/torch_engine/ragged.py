@@ -15,14 +15,15 @@ class RaggedBatch:
     """n sequences with new tokens, T in all, one sequence after another.
 
     tokens, positions: int64 [T]. lengths: int64 [n], the new tokens of each sequence, at least one; their
-    positions ascend by one. The first `decoding` sequences have one token each: they are the running ones, and
-    the rest are parts of prompts.
-    tables: int32 [n, most]: the pages of each sequence. Its position p lies in page tables[i, p // PAGE_TOKENS],
-    at place p % PAGE_TOKENS; what stands in a row beyond the page of the sequence's last position means nothing.
+    positions ascend by one. The first `decoding` sequences have one token each: they are the running ones,
+    and the rest are parts of prompts.
+    tables: int32 [n, most]: the pages of each sequence. Its position p lies in page tables[i, p //
+    PAGE_TOKENS], at place p % PAGE_TOKENS; what stands in a row beyond the page of the sequence's last
+    position means nothing.
     wanted: int64 [w], ascending: the places among the T after which logits are wanted.
 
-    In each layer all new keys and values are written before any are read, so a sequence may look at a page that
-    another one of the same pass fills. No place of a page is written twice in one pass.
+    In each layer all new keys and values are written before any are read, so a sequence may look at a page
+    that another one of the same pass fills. No place of a page is written twice in one pass.
 
     Arrays may be views of what the engine changes after the pass.
     """

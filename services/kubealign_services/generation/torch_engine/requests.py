@@ -4,6 +4,7 @@ import math
 from collections.abc import Container
 
 from kubealign_services.generation.contract import GenerationRequest, RequestRefused, SamplingParameters
+from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 
 
 def check_request(request: GenerationRequest, context: int, vocabulary: int, present: Container[str]) -> None:
@@ -31,6 +32,24 @@ def check_request(request: GenerationRequest, context: int, vocabulary: int, pre
             f"a prompt of {len(prompt)} tokens and max_tokens {request.sampling.max_tokens} make "
             f"{len(prompt) + request.sampling.max_tokens}, more than the model's context of {context}"
         )
+
+
+def check_room(request: GenerationRequest, pages: int, page_bytes: int) -> None:
+    """pages: most of the cache, of `page_bytes` each. Raises RequestRefused for a request of which not one
+    sample fits, though nothing else ran."""
+    prompt, most = len(request.prompt_tokens), request.sampling.max_tokens
+    # The last token is drawn, and never looked at.
+    needed = -(-(prompt + most - 1) // PAGE_TOKENS)
+    if needed > pages:
+        raise RequestRefused(
+            f"request {request.request_id!r}: a prompt of {prompt} tokens and max_tokens {most} need "
+            f"{_gib(needed * page_bytes)} of keys and values, and the engine has {_gib(pages * page_bytes)}: "
+            "set rollout.engine.torch.cacheGib to as much, or allow fewer tokens"
+        )
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.3g} GiB"
 
 
 def _sampling(sampling: SamplingParameters, vocabulary: int) -> str | None:

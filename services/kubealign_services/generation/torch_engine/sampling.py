@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from kubealign_services.generation.torch_engine.cpu.sampling_kernel import draw
+from kubealign_services.generation.torch_engine.cpu.workers import THREADS, even_parts
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,22 @@ class Choice:
     greedy: bool
     forbidden: tuple[Tensor, Tensor] | None = None
 
+    def of(self, rows: Tensor) -> "Choice":
+        """That of some rows [m] int64, ascending."""
+        forbidden = self.forbidden
+        if forbidden is not None:
+            kept = torch.isin(forbidden[0], rows)
+            forbidden = (torch.searchsorted(rows, forbidden[0][kept]), forbidden[1][kept])
+        return Choice(
+            temperature=self.temperature[rows],
+            top_k=self.top_k[rows],
+            top_p=self.top_p[rows],
+            uniform=self.uniform[rows],
+            truncated=self.truncated,
+            greedy=self.greedy,
+            forbidden=forbidden,
+        )
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -40,6 +60,43 @@ def sample(logits: Tensor, choice: Choice) -> Sampled:
     uniform number: it depends on the row alone. A greedy row's behaviour distribution is a point, so its
     log-probability is 0.
     """
+    if logits.device.type != "cpu":
+        return sample_by_torch(logits, choice)
+    sampled = drawn(logits, choice)
+    if choice.truncated:
+        rows = ((choice.top_k > 0) | (choice.top_p < 1)).nonzero()[:, 0]
+        cut = sample_by_torch(logits[rows], choice.of(rows))
+        sampled.tokens[rows] = cut.tokens
+        sampled.behaviour_logprobs[rows] = cut.behaviour_logprobs
+        sampled.engine_logprobs[rows] = cut.engine_logprobs
+    return sampled
+
+
+def drawn(logits: Tensor, choice: Choice) -> Sampled:
+    """Of a CPU, as if no row were truncated."""
+    rows = len(logits)
+    starts, forbidden = np.zeros(rows + 1, np.int64), np.zeros(0, np.int64)
+    if choice.forbidden is not None:
+        order = torch.argsort(choice.forbidden[0], stable=True)
+        starts = torch.searchsorted(choice.forbidden[0][order], torch.arange(rows + 1)).numpy()
+        forbidden = choice.forbidden[1][order].numpy()
+    sampled = Sampled(torch.empty(rows, dtype=torch.int64), torch.empty(rows), torch.empty(rows))
+    arguments = (
+        logits.contiguous().numpy(),
+        choice.temperature.numpy(),
+        choice.uniform.numpy(),
+        starts,
+        forbidden,
+        sampled.tokens.numpy(),
+        sampled.behaviour_logprobs.numpy(),
+        sampled.engine_logprobs.numpy(),
+    )
+    THREADS.run(draw, [(*arguments, *part) for part in even_parts(rows, logits.numel())])
+    return sampled
+
+
+def sample_by_torch(logits: Tensor, choice: Choice) -> Sampled:
+    """`sample` in torch's operations, on any device."""
     is_greedy = choice.temperature == 0
     temperature = torch.where(is_greedy, 1.0, choice.temperature)
     scaled = logits / temperature[:, None]

@@ -1,167 +1,204 @@
-"""The running sequences: row i of everything here is slot i of the cache."""
+"""The running sequences: row i of everything here is the i-th sequence of the next pass."""
 
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kubealign_services.generation.contract import Finish, GeneratedSample
-from kubealign_services.generation.torch_engine.admission import Group
+from kubealign_services.generation.contract import Finish
+from kubealign_services.generation.torch_engine.ends import EndSets
+from kubealign_services.generation.torch_engine.line import Sample
+from kubealign_services.generation.torch_engine.pages import Pages
+from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
+from kubealign_services.generation.torch_engine.responses import Response, Responses
 from kubealign_services.generation.torch_engine.sampling import Choice
-from kubealign_services.generation.torch_engine.stops import StopStrings
 from kubealign_services.generation.torch_engine.uniforms import uniforms
 
 Decode = Callable[[Sequence[int]], str]
 
+# A response is searched for its stop strings whenever it has so many tokens more: what is made too much costs
+# less than a search at every token.
+SEARCH_EVERY = 4
 
-class RunningSequence:
-    """One sample in the making."""
 
-    def __init__(self, group: Group, sample: int, decode: Decode) -> None:
-        self.group = group
-        self.sample = sample
-        self.tokens: list[int] = []
-        self.behaviour_logprobs: list[float] = []
-        self.engine_logprobs: list[float] = []
-        self._decode = decode
-        self._sampling = group.request.sampling
-        self._stops = StopStrings(decode, self._sampling.stop) if self._sampling.stop else None
-        self._started = time.monotonic()
-        self._text: str | None = None
+@dataclass(frozen=True)
+class Ended:
+    """The response of a row ends after `made` tokens. text: where it is known already."""
 
-    def append(self, token: int, behaviour_logprob: float, engine_logprob: float) -> Finish | None:
-        """Why the sequence ends with this token; None: it goes on."""
-        tokens = self.tokens
-        tokens.append(token)
-        self.behaviour_logprobs.append(behaviour_logprob)
-        self.engine_logprobs.append(engine_logprob)
-        if token in self.group.ends:
-            self._text = self._decode(tokens[:-1])
-            return Finish.STOP
-        if self._stops is not None:
-            self._text = self._stops.push(tokens, may_stop=len(tokens) >= self._sampling.min_tokens)
-            if self._text is not None:
-                return Finish.STOP
-        return Finish.LENGTH if len(tokens) >= self._sampling.max_tokens else None
-
-    def finished(self, finish: Finish, version: int) -> GeneratedSample:
-        """version: of all its tokens, for weights change only while nothing runs."""
-        return GeneratedSample(
-            request_id=self.group.request.request_id,
-            sample=self.sample,
-            tokens=self.tokens,
-            behaviour_logprobs=self.behaviour_logprobs,
-            engine_logprobs=self.engine_logprobs,
-            versions=[version] * len(self.tokens),
-            finish=finish,
-            text=self._decode(self.tokens) if self._text is None else self._text,
-            seconds=time.monotonic() - self._started,
-        )
+    row: int
+    finish: Finish
+    made: int
+    text: str | None = None
 
 
 class RunningRows:
     """The running sequences and, as arrays [max_sequences], the numbers that each step needs of them."""
 
-    def __init__(self, max_sequences: int, device: torch.device) -> None:
-        self.sequences: list[RunningSequence] = []
+    def __init__(self, max_sequences: int, most_pages: int, vocabulary: int, device: torch.device) -> None:
+        self.samples: list[Sample] = []
+        self.responses = Responses(max_sequences)
         self._device = device
-        self._seed = np.zeros(max_sequences, np.uint64)
-        self._made = np.zeros(max_sequences, np.int64)
-        self._prompt = np.zeros(max_sequences, np.int64)
+        self._ends = EndSets(vocabulary)
+        # Pages [rows, most]; how many of them a row has; where its newest token stands.
+        self._tables = np.zeros((max_sequences, most_pages), np.int32)
+        self._pages = np.zeros(max_sequences, np.int64)
+        self._position = np.zeros(max_sequences, np.int64)
         self._last = np.zeros(max_sequences, np.int64)
+        self._made = np.zeros(max_sequences, np.int64)
+        self._max_tokens = np.zeros(max_sequences, np.int64)
         self._min_tokens = np.zeros(max_sequences, np.int64)
+        self._end_set = np.zeros(max_sequences, np.int64)
+        self._stops = np.zeros(max_sequences, np.bool_)
+        self._epoch = np.zeros(max_sequences, np.int64)
+        self._seed = np.zeros(max_sequences, np.uint64)
         self._temperature = np.zeros(max_sequences, np.float32)
         self._top_k = np.zeros(max_sequences, np.int64)
         self._top_p = np.zeros(max_sequences, np.float64)
+        # What of the choice stays while the rows are the same.
+        self._settings: dict[str, Any] = {}
 
     def __len__(self) -> int:
-        return len(self.sequences)
+        return len(self.samples)
 
-    def enter(self, group: Group, first: int, count: int, decode: Decode) -> None:
-        """Samples `first` to `first + count - 1` of a group take the next rows."""
-        rows = slice(len(self), len(self) + count)
-        request, sampling = group.request, group.request.sampling
-        self._seed[rows] = [seed & 0xFFFFFFFFFFFFFFFF for seed in request.seeds[first : first + count]]
-        self._made[rows] = 0
-        self._prompt[rows] = len(request.prompt_tokens)
-        self._min_tokens[rows] = sampling.min_tokens if group.ends else 0
-        self._temperature[rows] = sampling.temperature
-        self._top_k[rows] = sampling.top_k
-        self._top_p[rows] = sampling.top_p
-        self.sequences.extend(RunningSequence(group, first + i, decode) for i in range(count))
+    def enter(
+        self, sample: Sample, response: Response | None, pages: Pages, positions: int, epoch: int
+    ) -> None:
+        """The next row is this sample's, whose next token will stand at `positions`. epoch: of its pages."""
+        row = len(self)
+        request, sampling = sample.group.request, sample.group.request.sampling
+        self._tables[row, : len(pages)] = pages
+        self._pages[row] = len(pages)
+        # `append` moves it on.
+        self._position[row] = positions - 1
+        self._made[row] = 0 if response is None else len(response.tokens)
+        self._max_tokens[row] = sampling.max_tokens
+        self._min_tokens[row] = sampling.min_tokens if sample.group.ends else 0
+        self._end_set[row] = self._ends.enter(sample.group.ends)
+        self._stops[row] = sample.stops is not None
+        self._epoch[row] = epoch
+        self._seed[row] = request.seeds[sample.index] & 0xFFFFFFFFFFFFFFFF
+        self._temperature[row] = sampling.temperature
+        self._top_k[row] = sampling.top_k
+        self._top_p[row] = sampling.top_p
+        if response is not None:
+            self.responses.put(row, response)
+        self.samples.append(sample)
+        self._settings.clear()
 
-    def last_tokens(self) -> tuple[list[int], list[int]]:
-        """The newest token of every sequence, and its position."""
+    def newest(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Pages]:
+        """The newest token of every row, its position, and the rows' tables, as views."""
         n = len(self)
-        return self._last[:n].tolist(), (self._prompt[:n] + self._made[:n] - 1).tolist()
+        most = int(self._position[:n].max()) // PAGE_TOKENS + 1 if n else 0
+        return self._last[:n], self._position[:n], self._tables[:n, :most]
+
+    def hungry(self) -> NDArray[np.int64]:
+        """The rows whose newest token has no page yet."""
+        n = len(self)
+        return np.flatnonzero(self._position[:n] >= self._pages[:n] * PAGE_TOKENS)
+
+    def feed(self, rows: NDArray[np.int64], pages: Pages) -> None:
+        """One page more for each of the rows."""
+        self._tables[rows, self._pages[rows]] = pages
+        self._pages[rows] += 1
+
+    def pages(self, row: int) -> Pages:
+        """A view of the row's pages."""
+        pages: Pages = self._tables[row, : self._pages[row]]
+        return pages
+
+    def epoch(self, row: int) -> int:
+        return int(self._epoch[row])
+
+    def made(self, row: int) -> int:
+        """How many tokens its response has."""
+        return int(self._made[row])
+
+    def youngest(self) -> int:
+        """The row of the youngest sample."""
+        return max(range(len(self)), key=lambda row: self.samples[row].order)
 
     def choice(self) -> Choice:
-        """How the next token of every sequence is sampled."""
+        """How the next token of every row is sampled."""
         n = len(self)
-        temperature, top_k, top_p = self._temperature[:n], self._top_k[:n], self._top_p[:n]
-        return Choice(
-            temperature=self._tensor(temperature),
-            top_k=self._tensor(top_k),
-            top_p=self._tensor(top_p),
-            uniform=self._tensor(uniforms(self._seed[:n], self._made[:n].astype(np.uint64))),
-            truncated=bool(((top_k > 0) | (top_p < 1)).any()),
-            greedy=bool((temperature == 0).any()),
-            forbidden=self._forbidden(n),
-        )
+        if not self._settings:
+            temperature, top_k, top_p = self._temperature[:n], self._top_k[:n], self._top_p[:n]
+            self._settings.update(
+                temperature=self._tensor(temperature),
+                top_k=self._tensor(top_k),
+                top_p=self._tensor(top_p),
+                truncated=bool(((top_k > 0) | (top_p < 1)).any()),
+                greedy=bool((temperature == 0).any()),
+            )
+        uniform = uniforms(self._seed[:n], self._made[:n].astype(np.uint64))
+        return Choice(uniform=self._tensor(uniform), forbidden=self._forbidden(n), **self._settings)
 
     def append(
-        self, tokens: list[int], behaviour_logprobs: list[float], engine_logprobs: list[float]
-    ) -> list[tuple[int, Finish]]:
-        """Give every sequence its next token. Returns the rows that end with it, ascending, and why."""
+        self,
+        tokens: NDArray[np.int64],
+        behaviour_logprobs: NDArray[np.float32],
+        engine_logprobs: NDArray[np.float32],
+        version: int,
+    ) -> list[Ended]:
+        """Give every row its next token, all [n]. Returns those that end, their rows ascending."""
         n = len(self)
+        made = self._made[:n]
+        self.responses.append(made, tokens, behaviour_logprobs, engine_logprobs, version)
         self._last[:n] = tokens
-        self._made[:n] += 1
-        ended = []
-        news = zip(self.sequences, tokens, behaviour_logprobs, engine_logprobs, strict=True)
-        for row, (sequence, token, behaviour, engine) in enumerate(news):
-            finish = sequence.append(token, behaviour, engine)
-            if finish is not None:
-                ended.append((row, finish))
-        return ended
+        made += 1
+        self._position[:n] += 1
+        at_end = self._ends.hit(self._end_set[:n], tokens)
+        at_most = made >= self._max_tokens[:n]
+        to_search = self._stops[:n] & (made % SEARCH_EVERY == 0)
+        rows = np.flatnonzero(at_end | at_most | to_search)
+        endings = (self._ending(row, bool(at_end[row]), bool(at_most[row])) for row in rows.tolist())
+        return [ending for ending in endings if ending is not None]
 
-    def longest(self, rows: list[int]) -> int:
-        """Most cache positions in use by one of these rows."""
-        return int((self._prompt[rows] + self._made[rows]).max())
+    def _ending(self, row: int, at_end: bool, at_most: bool) -> Ended | None:
+        made = self.made(row)
+        sample = self.samples[row]
+        if sample.stops is not None:
+            # The token that ends it is no text, so it cannot complete a stop string.
+            tokens = self.responses.tokens(row, made - at_end).tolist()
+            found = sample.stops.follow(tokens, sample.group.request.sampling.min_tokens)
+            if found is not None:
+                return Ended(row, Finish.STOP, *found)
+        if at_end:
+            return Ended(row, Finish.STOP, made)
+        return Ended(row, Finish.LENGTH, made) if at_most else None
 
-    def clear(self) -> None:
-        """Every sequence is gone."""
-        self.sequences.clear()
-
-    def leave(self, rows: list[int]) -> tuple[list[int], list[int]]:
-        """Remove these rows (ascending). The last ones that stay take their places: returns (sources,
-        targets) of the moves."""
+    def leave(self, rows: list[int]) -> None:
+        """Remove these rows (ascending). The last ones that stay take their places."""
+        if not rows:
+            return
+        for row in rows:
+            self._ends.leave(int(self._end_set[row]))
         remaining = len(self) - len(rows)
         gone = set(rows)
         targets = [row for row in rows if row < remaining]
         sources = [row for row in range(remaining, len(self)) if row not in gone]
         for source, target in zip(sources, targets, strict=True):
-            self.sequences[target] = self.sequences[source]
-        del self.sequences[remaining:]
-        if sources:
-            for column in (
-                *(self._seed, self._made, self._prompt, self._last),
-                *(self._min_tokens, self._temperature, self._top_k, self._top_p),
-            ):
-                column[targets] = column[sources]
-        return sources, targets
+            self.samples[target] = self.samples[source]
+            self._tables[target, : self._pages[source]] = self.pages(source)
+            self.responses.move(source, target, self.made(source))
+        for column in (
+            *(self._pages, self._position, self._last, self._made, self._max_tokens, self._min_tokens),
+            *(self._end_set, self._stops, self._epoch, self._seed),
+            *(self._temperature, self._top_k, self._top_p),
+        ):
+            column[targets] = column[sources]
+        del self.samples[remaining:]
+        self._settings.clear()
 
     def _forbidden(self, n: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Ends are forbidden to sequences that have not made their min_tokens."""
+        """Ends are forbidden to rows that have not made their min_tokens."""
         young = np.flatnonzero(self._made[:n] < self._min_tokens[:n])
         if not len(young):
             return None
-        pairs = np.array(
-            [(row, token) for row in young.tolist() for token in self.sequences[row].group.ends], np.int64
-        )
-        return self._tensor(pairs[:, 0]), self._tensor(pairs[:, 1])
+        rows, tokens = self._ends.pairs(young, self._end_set[young])
+        return self._tensor(rows), self._tensor(tokens)
 
     def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -1,28 +1,44 @@
 """Taking new weights into a model, by the names of its Hugging Face checkpoint."""
 
 from collections.abc import Callable, Iterable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 
+@runtime_checkable
+class Lasting(Protocol):
+    """Named tensors that say whether their memory stays what it is as long as there is a view of it."""
+
+    lasts: bool
+
+
 class CheckpointWeights:
-    """A model's weights by checkpoint name; tied ones are one weight that goes by any of its names."""
+    """A model's weights by checkpoint name; tied ones are one weight that goes by any of its names.
+
+    Where a tensor lasts and is what the model computes with, on a CPU, the weight becomes a view of it:
+    nothing is copied, and the model holds the tensor's memory until the next `take`. It may be shared with
+    other processes, so nobody writes to a model's weights but who gives them memory of their own first.
+    """
 
     def __init__(self, model: torch.nn.Module, put: Callable[[str, Tensor], object] | None = None) -> None:
-        """put: given each weight that fits; None: it is copied into the model."""
-        self._put = put or self._copy
+        """put: given each weight that fits; None: it goes into the model."""
+        self._put = put
         self._weights: dict[str, Tensor] = {}
         self._first_name: dict[int, str] = {}
+        # First names of the weights that are views of somebody else's memory.
+        self._adopted: set[str] = set()
         for name, weight in model.state_dict(keep_vars=True).items():
             self._weights[name] = weight
             self._first_name.setdefault(id(weight), name)
 
     @torch.no_grad()
     def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy (or put) every weight in place, floating-point ones converted to the model's own precision.
-        Raises ValueError for a name that the model does not have, another shape, numbers of another kind, a
-        weight that comes twice or not at all; some may have been copied by then."""
+        """Adopt, copy or put every weight, floating-point ones converted to the model's own precision. Raises
+        ValueError for a name that the model does not have, another shape, numbers of another kind, a weight
+        that comes twice or not at all; some may have been taken by then."""
+        lasts = isinstance(tensors, Lasting) and tensors.lasts
         missing = dict.fromkeys(self._first_name.values())
         for name, tensor in tensors:
             weight = self._weights.get(name)
@@ -44,18 +60,37 @@ class CheckpointWeights:
                     f"weights: {name!r} came twice" + (f", before as {first!r}" if first != name else "")
                 )
             del missing[first]
-            self._put(name, tensor)
+            if self._put is not None:
+                self._put(name, tensor)
+            elif lasts and _serves_as(tensor, weight):
+                weight.data = tensor
+                self._adopted.add(first)
+            else:
+                self._copy(first, tensor)
         if missing:
             raise ValueError(
                 f"weights: {len(missing)} of {len(self._first_name)} did not come: "
                 f"{self._some(list(missing))}"
             )
 
-    def _copy(self, name: str, tensor: Tensor) -> None:
-        self._weights[name].copy_(tensor)
+    def _copy(self, first: str, tensor: Tensor) -> None:
+        weight = self._weights[first]
+        if first in self._adopted:
+            weight.data = torch.empty_like(weight)
+            self._adopted.remove(first)
+        weight.copy_(tensor)
 
     @staticmethod
     def _some(names: list[str]) -> str:
         return ", ".join(repr(name) for name in names[:4]) + (
             f" and {len(names) - 4} more" if len(names) > 4 else ""
         )
+
+
+def _serves_as(tensor: Tensor, weight: Tensor) -> bool:
+    """Whether the model can compute with the tensor itself."""
+    return (
+        weight.device.type == tensor.device.type == "cpu"
+        and tensor.dtype == weight.dtype
+        and tensor.is_contiguous()
+    )

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +12,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from kubealign.process import TlsFiles
+from kubealign.spec.rollout import InFlight
 from kubealign_services.generation.contract import (
     EngineLoad,
     EngineLost,
@@ -19,6 +20,7 @@ from kubealign_services.generation.contract import (
     GenerationRequest,
     RequestRefused,
 )
+from kubealign_services.generation.gate import Gate
 from kubealign_services.generation.triton_engine.messages import Op, read_load, read_sample, request_fields
 from kubealign_services.generation.triton_engine.server import Server
 from kubealign_services.generation.triton_engine.session import Opening, Session, SessionRefused
@@ -71,11 +73,9 @@ class TritonGenerator:
         self._returned = asyncio.Event()
         self._losses: asyncio.Queue[str] = asyncio.Queue()
         self._present: set[str] = set()
-        self._running = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._gate = asyncio.Event()
-        self._gate.set()
+        self._gate = Gate()
+        # Whether the weights may be others than before the quiet that is held.
+        self._touched = False
 
     @property
     def in_flight(self) -> int:
@@ -119,8 +119,7 @@ class TritonGenerator:
             raise RequestRefused(f"group {request.request_id} is being generated already")
         self._present.add(request.request_id)
         try:
-            await self._gate.wait()
-            async with self._at_work():
+            async with self._gate.entered():
                 session = self._present_session()
                 missing = len(request.seeds) or 1
                 try:
@@ -139,23 +138,43 @@ class TritonGenerator:
             self._present.discard(request.request_id)
 
     @asynccontextmanager
-    async def drained(self) -> AsyncIterator[None]:
-        while True:
-            await self._idle.wait()
-            self._gate.clear()
-            if self._idle.is_set():
-                break
-            self._gate.set()
-        try:
-            yield
-        finally:
-            self._gate.set()
+    async def quiet(self, in_flight: InFlight) -> AsyncIterator[None]:
+        """As `Generator.quiet`. Where the block fails after the weights were touched, what stood still ends
+        with EngineLost: no token of it is made with weights that nobody has proven."""
+        drained = in_flight is InFlight.DRAIN
+        async with self._gate.closed(drained=drained):
+            # While a server is being started nothing runs, and the gate lets nothing in.
+            session = None if drained else self._session
+            self._touched = False
+            lost = ""
+            try:
+                if session is not None:
+                    with suppress(EngineLost):
+                        await session.ask(Op.HOLD)
+                yield
+            except BaseException as error:
+                if self._touched:
+                    lost = f"a refit came to nothing under it: {error!r}"
+                raise
+            finally:
+                if session is not None:
+                    session.tell(Op.RELEASE, lost=lost)
 
-    async def refit(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        await self._hand_over(Op.REFIT, tensors, version=version)
+    async def refit(
+        self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
+    ) -> None:
+        self._touched = True
+        await self._hand_over(Op.REFIT, tensors, version=version, in_flight=in_flight)
 
-    async def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float, version: int) -> None:
-        await self._hand_over(Op.ADAPT, tensors, scale=scale, version=version)
+    async def adapt(
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        scale: float,
+        version: int,
+        in_flight: InFlight = InFlight.DRAIN,
+    ) -> None:
+        self._touched = True
+        await self._hand_over(Op.ADAPT, tensors, scale=scale, version=version, in_flight=in_flight)
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         session = await self._any_session()
@@ -165,8 +184,7 @@ class TritonGenerator:
     async def continuation_logprobs(
         self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
     ) -> tuple[list[list[float]], int]:
-        await self._gate.wait()
-        async with self._at_work():
+        async with self._gate.entered():
             try:
                 found = await self._present_session().ask(
                     Op.CONTINUATION_LOGPROBS,
@@ -188,17 +206,6 @@ class TritonGenerator:
             await session.ask(op, path=str(path), tensors=entries, **fields)
         finally:
             path.unlink(missing_ok=True)
-
-    @asynccontextmanager
-    async def _at_work(self) -> AsyncIterator[None]:
-        self._running += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if not self._running:
-                self._idle.set()
 
     def _present_session(self) -> Session:
         if self._session is None or self._session.cause:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kubealign.spec.engines import TorchEngine
+from kubealign.spec.rollout import InFlight
 from kubealign_services.generation.contract import RequestRefused, RolloutEngine
 from kubealign_services.generation.triton_engine.messages import (
     Op,
@@ -66,6 +67,7 @@ class EngineLoop:
         self._incoming: queue.SimpleQueue[tuple[dict[str, Any], Reply] | None] = queue.SimpleQueue()
         self._session: _Session | None = None
         self._groups: dict[str, _Group] = {}
+        self._held = False
         self._beat = 0.0
         self._stopped = False
 
@@ -82,23 +84,27 @@ class EngineLoop:
             session = self._session
             if session is None:
                 continue
-            if self._groups:
+            if self._at_work:
                 self._step(session)
             self._look_around(session)
         self._end_session()
+
+    @property
+    def _at_work(self) -> bool:
+        return bool(self._groups) and not self._held
 
     def _take(self) -> None:
         """What has come; waits for a moment where there is nothing else to do."""
         while not self._stopped:
             try:
-                came = self._incoming.get(timeout=0.0 if self._groups else _BEAT_SECONDS)
+                came = self._incoming.get(timeout=0.0 if self._at_work else _BEAT_SECONDS)
             except queue.Empty:
                 return
             if came is None:
                 self._stopped = True
             else:
                 self._answer(*came)
-            if not self._groups:
+            if not self._at_work:
                 return
 
     def _answer(self, message: dict[str, Any], reply: Reply) -> None:
@@ -115,6 +121,11 @@ class EngineLoop:
                 reply.send({"result": None})
             elif op is Op.ABORT:
                 self._abort(session.engine, message["request_id"])
+            elif op is Op.HOLD:
+                self._held = True
+                reply.send({"result": None})
+            elif op is Op.RELEASE:
+                self._release(session.engine, message["lost"])
             elif op is Op.GENERATE:
                 self._generate(session.engine, message, reply)
                 return
@@ -164,11 +175,12 @@ class EngineLoop:
         match op:
             case Op.REFIT:
                 with read_weights(Path(message["path"]), message["tensors"]) as tensors:
-                    engine.refit(tensors, message["version"])
+                    engine.refit(tensors, message["version"], InFlight(message["in_flight"]))
                 return {"result": None}
             case Op.ADAPT:
                 with read_weights(Path(message["path"]), message["tensors"]) as tensors:
-                    engine.adapt(tensors, message["scale"], message["version"])
+                    in_flight = InFlight(message["in_flight"])
+                    engine.adapt(tensors, message["scale"], message["version"], in_flight)
                 return {"result": None}
             case Op.SEQUENCE_LOGPROBS:
                 return {"result": engine.sequence_logprobs(message["tokens"])}
@@ -217,12 +229,23 @@ class EngineLoop:
         if group is not None:
             group.reply.close()
 
+    def _release(self, engine: RolloutEngine, lost: str) -> None:
+        """lost: why nothing that stood still may go on; empty: it may."""
+        self._held = False
+        if lost:
+            for request_id, group in self._groups.items():
+                engine.abort(request_id)
+                group.reply.send(refusal(Refusal.LOST, lost))
+                group.reply.close()
+            self._groups.clear()
+
     def _end_session(self) -> None:
         if self._session is None:
             return
         for group in self._groups.values():
             group.reply.close()
         self._groups.clear()
+        self._held = False
         self._session.reply.close()
         # The weights go with it.
         self._session = None

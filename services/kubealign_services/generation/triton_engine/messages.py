@@ -23,13 +23,15 @@ MODEL, TENSOR = "kubealign", "message"
 
 
 class Op(StrEnum):
-    """OPEN makes the engine, which is the session's until CLOSE, or until the client has gone. ABORT is not
-    answered."""
+    """OPEN makes the engine, which is the session's until CLOSE, or until the client has gone. From HOLD to
+    RELEASE it makes no token, whatever else it is asked. ABORT and RELEASE are not answered."""
 
     OPEN = "open"
     CLOSE = "close"
     GENERATE = "generate"
     ABORT = "abort"
+    HOLD = "hold"
+    RELEASE = "release"
     REFIT = "refit"
     ADAPT = "adapt"
     SEQUENCE_LOGPROBS = "sequence_logprobs"

@@ -17,7 +17,9 @@ from kubealign_services.residence.swap import swapping
 from kubealign_services.training.contract import AdapterSnapshot, Head, NonFiniteLoss, UpdatePlan
 from kubealign_services.training.slices import WeightSlice
 from kubealign_services.training.torch_backend.checkpoint import load_shard, save_shard
+from kubealign_services.training.torch_backend.cpu_linear import use_cpu_linear
 from kubealign_services.training.torch_backend.export import export_folder, stream_weights
+from kubealign_services.training.torch_backend.freed_memory import give_back
 from kubealign_services.training.torch_backend.lora import (
     adapted_layers,
     adapters_off,
@@ -107,6 +109,7 @@ class TorchBackend:
         model = load_model(folder, head, dtype, head_init, seed, scores)
         if spec.lora is not None:
             add_adapters(model, spec.lora, seed)
+            use_cpu_linear(model)
         model = model.to(device)
         if torch_spec.gradient_checkpointing:
             enable: Any = model.backbone.activation_checkpointing_enable
@@ -136,6 +139,7 @@ class TorchBackend:
         finally:
             self._optimizer.zero_grad(set_to_none=True)
             self.model.eval()
+            give_back(self._place.device)
         return averaged(steps)
 
     def _update(self, minibatch: Batch, objective: Objective) -> tuple[Figures, float, float]:

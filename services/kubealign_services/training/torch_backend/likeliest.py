@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from kubealign_services.batch.packed import Batch
-from kubealign_services.training.torch_backend.microbatches import plan_microbatches
 from kubealign_services.training.torch_backend.packed_model import PackedModel, PackedTokens
-from kubealign_services.training.torch_backend.passes import Place
+from kubealign_services.training.torch_backend.passes import Place, planned
 
 
 @torch.no_grad()
@@ -22,9 +21,9 @@ def run_likeliest(
     tokens: Tensor | None = None
     logprobs: Tensor | None = None
     starts = batch.cu_seqlens[:-1].long()
-    for microbatch in plan_microbatches(batch, 1, place.microbatch_tokens, 1)[0]:
+    for microbatch in planned(model, batch, 1, place):
         part = batch.select(microbatch.sequences)
-        packed = PackedTokens.of(part, place.device)
+        packed = PackedTokens.of(part, place.device, model.shares_prompts)
         found, found_logprobs = model.likeliest(packed, count, vocabulary)
         if tokens is None or logprobs is None:
             tokens = torch.zeros((len(batch.tokens), found.shape[1]), dtype=torch.int64)

@@ -1,5 +1,5 @@
 """How a minibatch is cut: over the ranks, and on each rank into packed forward passes. Pure planning on
-lengths."""
+lengths and prompts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from kubealign_services.batch.packed import Batch
+from kubealign_services.training.torch_backend.shared_prompts import Prompt, distinct_tokens, prompts
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,16 @@ class Microbatch:
 
     sequences: list[int]
     counted: bool = True
+
+
+@dataclass(frozen=True)
+class _Item:
+    """Units that stay together, as they share their prompts. tokens: that are computed. cost: what computing
+    them takes, in tokens."""
+
+    units: list[int]
+    tokens: int
+    cost: float
 
 
 def minibatches(batch: Batch, unit: int, epochs: int, minibatch_sequences: int, seed: int) -> Iterator[Batch]:
@@ -33,51 +44,123 @@ def minibatches(batch: Batch, unit: int, epochs: int, minibatch_sequences: int, 
             yield batch.select([sequence for index in chosen for sequence in units[index]])
 
 
-def plan_microbatches(batch: Batch, unit: int, microbatch_tokens: int, ranks: int) -> list[list[Microbatch]]:
+def plan_microbatches(
+    batch: Batch,
+    unit: int,
+    microbatch_tokens: int,
+    ranks: int,
+    *,
+    shared: bool = False,
+    attention: float = 0.0,
+) -> list[list[Microbatch]]:
     """For each rank its micro-batches: the same number on every rank, each of at most `microbatch_tokens`
-    tokens unless one unit alone is longer. Every unit is counted exactly once over all ranks. Raises
-    ValueError when units would be cut."""
+    tokens unless one unit alone is longer, and of about the same cost. Every unit is counted exactly once
+    over all ranks. Raises ValueError when units would be cut.
+
+    shared: tokens of a prompt count once in a micro-batch, so units with the same prompts go together unless
+    that would leave ranks idle. attention: what a sequence of n tokens costs beside its tokens is this times
+    n^2."""
     units = _units(batch, unit)
-    lengths = batch.lengths.tolist()
-    tokens = [sum(lengths[i] for i in members) for members in units]
-    longest_first = sorted(range(len(units)), key=lambda i: (-tokens[i], i))
-    shares = [_fill(share, tokens, microbatch_tokens) for share in _balance(longest_first, tokens, ranks)]
-    most = max(len(share) for share in shares)
-    idle = Microbatch(units[longest_first[-1]], counted=False)
+    plan = _Planner(batch, units, microbatch_tokens, attention)
+    apart = [plan.item([index]) for index in range(len(units))]
+    shares = plan.over_ranks(apart, ranks)
+    if shared:
+        together = plan.over_ranks(plan.bundles(), ranks)
+        if _height(together) <= _height(shares):
+            shares = together
+    bins = [plan.bins(share, max(len(plan.first_fit(each)) for each in shares)) for share in shares]
+    most = max(len(share) for share in bins)
+    idle = Microbatch(
+        units[min(apart, key=lambda item: (item.tokens, -item.units[0])).units[0]], counted=False
+    )
     return [
-        [Microbatch([sequence for i in chosen for sequence in units[i]]) for chosen in share]
+        [Microbatch([i for item in chosen for index in item.units for i in units[index]]) for chosen in share]
         + [idle] * (most - len(share))
-        for share in shares
+        for share in bins
     ]
+
+
+class _Planner:
+    """Items and bins of one minibatch."""
+
+    def __init__(self, batch: Batch, units: list[list[int]], capacity: int, attention: float) -> None:
+        self._units = units
+        self._lengths: list[int] = batch.lengths.tolist()
+        self._prompts = prompts(batch)
+        self._capacity = capacity
+        self._attention = attention
+
+    def item(self, units: list[int], shared: bool = False) -> _Item:
+        members = [sequence for index in units for sequence in self._units[index]]
+        lengths = [self._lengths[i] for i in members]
+        asked = [self._prompts[i] if shared else Prompt(0, b"") for i in members]
+        tokens = distinct_tokens(lengths, asked)
+        return _Item(units, tokens, tokens + self._attention * sum(length**2 for length in lengths))
+
+    def bundles(self) -> list[_Item]:
+        """Units with the same prompts together, as many as fit."""
+        same: dict[tuple[bytes, ...], list[int]] = {}
+        for index, members in enumerate(self._units):
+            same.setdefault(tuple(self._prompts[i].key for i in members), []).append(index)
+        items: list[_Item] = []
+        for indices in same.values():
+            bundle: list[int] = []
+            for index in sorted(indices, key=lambda each: (-self.item([each]).tokens, each)):
+                if bundle and self.item([*bundle, index], True).tokens > self._capacity:
+                    items.append(self.item(bundle, True))
+                    bundle = []
+                bundle = [*bundle, index]
+            items.append(self.item(bundle, True))
+        return items
+
+    def over_ranks(self, items: Sequence[_Item], ranks: int) -> list[list[_Item]]:
+        """Each item to the rank with the lowest cost so far, the dearest first (Graham 1969)."""
+        shares: list[list[_Item]] = [[] for _ in range(ranks)]
+        loads = [0.0] * ranks
+        for item in sorted(items, key=lambda each: (-each.cost, each.units[0])):
+            rank = loads.index(min(loads))
+            shares[rank].append(item)
+            loads[rank] += item.cost
+        return shares
+
+    def first_fit(self, items: Sequence[_Item]) -> list[list[_Item]]:
+        """The longest first, each into the first bin with room for it."""
+        bins: list[list[_Item]] = []
+        rooms: list[int] = []
+        for item in sorted(items, key=lambda each: (-each.tokens, each.units[0])):
+            fitting = next((i for i, room in enumerate(rooms) if item.tokens <= room), None)
+            if fitting is None:
+                bins.append([item])
+                rooms.append(self._capacity - item.tokens)
+            else:
+                bins[fitting].append(item)
+                rooms[fitting] -= item.tokens
+        return bins
+
+    def bins(self, items: Sequence[_Item], count: int) -> list[list[_Item]]:
+        """A rank's items in `count` micro-batches (fewer where there are fewer items) of about the same cost,
+        the dearest first, so that the ranks' n-th cost alike; as they fit first where that does not fit."""
+        count = min(count, len(items))
+        bins: list[list[_Item]] = [[] for _ in range(count)]
+        loads, rooms = [0.0] * count, [self._capacity] * count
+        for item in sorted(items, key=lambda each: (-each.cost, each.units[0])):
+            open_ = [i for i in range(count) if not bins[i] or item.tokens <= rooms[i]]
+            if not open_:
+                bins = self.first_fit(items)
+                break
+            chosen = min(open_, key=lambda i: loads[i])
+            bins[chosen].append(item)
+            loads[chosen] += item.cost
+            rooms[chosen] -= item.tokens
+        return sorted(bins, key=lambda each: -sum(item.cost for item in each))
+
+
+def _height(shares: list[list[_Item]]) -> float:
+    """The dearest rank's cost."""
+    return max(sum(item.cost for item in share) for share in shares)
 
 
 def _units(batch: Batch, unit: int) -> list[list[int]]:
     if len(batch) == 0 or len(batch) % unit:
         raise ValueError(f"a batch of {len(batch)} sequences does not hold whole units of {unit}")
     return [list(range(first, first + unit)) for first in range(0, len(batch), unit)]
-
-
-def _balance(longest_first: Sequence[int], tokens: Sequence[int], ranks: int) -> list[list[int]]:
-    """Each unit to the rank with the fewest tokens so far, the longest first (Graham 1969)."""
-    shares: list[list[int]] = [[] for _ in range(ranks)]
-    loads = [0] * ranks
-    for unit in longest_first:
-        rank = loads.index(min(loads))
-        shares[rank].append(unit)
-        loads[rank] += tokens[unit]
-    return shares
-
-
-def _fill(longest_first: Sequence[int], tokens: Sequence[int], capacity: int) -> list[list[int]]:
-    """First fit, the longest first: each unit into the first micro-batch with room for it."""
-    bins: list[list[int]] = []
-    rooms: list[int] = []
-    for unit in longest_first:
-        fitting = next((i for i, room in enumerate(rooms) if tokens[unit] <= room), None)
-        if fitting is None:
-            bins.append([unit])
-            rooms.append(capacity - tokens[unit])
-        else:
-            bins[fitting].append(unit)
-            rooms[fitting] -= tokens[unit]
-    return bins

@@ -24,9 +24,11 @@ from kubealign_services.training.hf_folder_heads import (
     no_language_model,
     no_reward_model,
 )
+from kubealign_services.training.torch_backend.cpu_linear import use_cpu_linear
+from kubealign_services.training.torch_backend.lean_layers import use_lean_layers
 from kubealign_services.training.torch_backend.packed_attention import PACKED, UnsupportedModel
 from kubealign_services.training.torch_backend.packed_model import PackedModel
-from kubealign_services.training.torch_backend.probe import probe
+from kubealign_services.training.torch_backend.probe import can_share, probe
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
@@ -71,7 +73,10 @@ def load_model(
         nn.init.zeros_(score.weight)
         model = PackedModel(_from_folder(AutoModel, folder, dtype), head, score)
     model.eval()
+    use_cpu_linear(model)
+    use_lean_layers(model)
     probe(model)
+    model.can_share = can_share(model)
     return model
 
 

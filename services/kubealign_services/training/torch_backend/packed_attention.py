@@ -15,6 +15,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from kubealign_services.training.torch_backend.shared_prompts import SharedPack
+from kubealign_services.training.torch_backend.varlen_attention import (
+    Ragged,
+    can_run,
+    plan_ragged,
+    ragged_attention,
+)
+
 #: The name under which transformers knows it (`attn_implementation`).
 PACKED = "kubealign_packed"
 
@@ -34,22 +42,34 @@ class UnsupportedModel(ValueError):
 @dataclass(frozen=True)
 class Block:
     """Sequences of similar lengths. gather: int64 [sequences, width], the pack's token at each place of the
-    block."""
+    block. start: the first of them where they stand in the pack as in the block; None where they do not."""
 
     gather: Tensor
+    start: int | None = None
+
+    def of(self, states: Tensor) -> Tensor:
+        """[T, heads, d] of the pack -> [sequences, width, heads, d]; a view where it can be."""
+        if self.start is None:
+            return states[self.gather]
+        run = states[self.start : self.start + self.gather.numel()]
+        return run.view(*self.gather.shape, *states.shape[1:])
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """blocks hold every token once, beside padding. scatter: int64 [T], each token's place among the blocks'
-    places, flattened."""
+    """blocks hold every token, beside padding. scatter: int64 [T], a place of each token among the blocks'
+    places, flattened; None: each token stands at its own. ragged: for a kernel that needs no blocks."""
 
     blocks: list[Block]
-    scatter: Tensor
+    scatter: Tensor | None
+    ragged: Ragged | None = None
 
 
-def plan_attention(cu_seqlens: Tensor, device: torch.device) -> AttentionPlan:
-    """cu_seqlens: int32 [S + 1] on the CPU, S at least 1. The plan's tensors are on `device`."""
+def plan_attention(
+    cu_seqlens: Tensor, device: torch.device, shared: SharedPack | None = None
+) -> AttentionPlan:
+    """cu_seqlens: int32 [S + 1] on the CPU, S at least 1. The plan's tensors are on `device`. shared: where
+    the sequences' tokens stand in a pack that holds their prompts once; None: one after another."""
     lengths = (cu_seqlens[1:] - cu_seqlens[:-1]).tolist()
     starts = cu_seqlens[:-1].tolist()
     blocks: list[Block] = []
@@ -64,8 +84,16 @@ def plan_attention(cu_seqlens: Tensor, device: torch.device) -> AttentionPlan:
         real = column < length
         scatter[gather[real]] = place[real]
         places += gather.numel()
-        blocks.append(Block(gather.to(device)))
-    return AttentionPlan(blocks, scatter.to(device))
+        if shared is not None:
+            gather = shared.places[gather]
+        first = int(gather[0, 0])
+        is_run = bool((gather.flatten() == torch.arange(first, first + gather.numel())).all())
+        blocks.append(Block(gather.to(device), first if is_run else None))
+    if shared is not None:
+        scatter = scatter[shared.kept]
+    in_order = len(blocks) == 1 and blocks[0].start is not None
+    ragged = plan_ragged(cu_seqlens, device, shared)
+    return AttentionPlan(blocks, None if in_order else scatter.to(device), ragged)
 
 
 def _similar(lengths: list[int]) -> list[list[int]]:
@@ -111,15 +139,18 @@ def packed_attention(
         )
     repeats = query.shape[1] // key.shape[1]
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    if plan.ragged is not None and can_run(query, dropout):
+        found = ragged_attention(plan.ragged, query, key, value, scaling, sliding_window)
+        return found[None], None
     pieces = [
-        _block(block.gather, query, key, value, repeats, dropout, scaling, sliding_window)
-        for block in plan.blocks
+        _block(block, query, key, value, repeats, dropout, scaling, sliding_window) for block in plan.blocks
     ]
-    return torch.cat(pieces)[plan.scatter][None], None
+    found = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    return (found if plan.scatter is None else found[plan.scatter])[None], None
 
 
 def _block(
-    gather: Tensor,
+    block: Block,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -129,13 +160,13 @@ def _block(
     sliding_window: int | None,
 ) -> Tensor:
     """[T, heads, d] of the pack -> [sequences * width, heads, d] of one block."""
-    q, k, v = (states[gather].transpose(1, 2) for states in (query, key, value))
+    q, k, v = (block.of(states).transpose(1, 2) for states in (query, key, value))
     if repeats > 1:
         k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
-    width = gather.shape[1]
+    width = block.gather.shape[1]
     mask = None
     if sliding_window is not None and width > sliding_window:
-        place = torch.arange(width, device=gather.device)
+        place = torch.arange(width, device=query.device)
         distance = place[:, None] - place[None, :]
         mask = (distance >= 0) & (distance < sliding_window)
     out = scaled_dot_product_attention(

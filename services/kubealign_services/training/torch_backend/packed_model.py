@@ -10,6 +10,7 @@ from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.candidates import candidate_logprobs, likeliest
 from kubealign_services.training.torch_backend.packed_attention import PLAN, AttentionPlan, plan_attention
+from kubealign_services.training.torch_backend.shared_prompts import share_prompts
 from kubealign_services.training.torch_backend.token_logprobs import token_logprobs
 
 
@@ -17,8 +18,10 @@ from kubealign_services.training.torch_backend.token_logprobs import token_logpr
 class PackedTokens:
     """What a forward pass reads, on the model's device.
 
-    tokens, positions: int64 [1, T]. predicted: int64 [P], the tokens that have one before them in their
-    sequence. chosen: int64 [C], those of them whose log-probabilities are wanted.
+    tokens, positions: int64 [1, U], the pack. predicted: int64 [P], the batch's tokens that have one before
+    them in their sequence. chosen: int64 [C], those of them whose log-probabilities are wanted.
+    places: int64 [T], where each of the batch's tokens stands in a pack that holds prompts once; None: the
+    pack is the batch, U = T.
     candidates: int64 [C, K], tokens that might stand in the place of each chosen one; None: nobody names any.
     temperature: the log-probabilities are of softmax(logits / temperature); candidates_temperature: those of
     the candidates.
@@ -32,12 +35,27 @@ class PackedTokens:
     temperature: float
     candidates: Tensor | None = None
     candidates_temperature: float = 1.0
+    places: Tensor | None = None
+
+    @property
+    def targets(self) -> Tensor:
+        """int64 [C]: the chosen tokens."""
+        return self.tokens[0, self.chosen if self.places is None else self.places[self.chosen]]
+
+    @property
+    def length(self) -> int:
+        """T: tokens of the batch."""
+        return self.tokens.shape[1] if self.places is None else len(self.places)
+
+    def before(self, places: Tensor) -> Tensor:
+        """Where in the pack the tokens before these of the batch stand."""
+        return places - 1 if self.places is None else self.places[places - 1]
 
     @staticmethod
-    def of(batch: Batch, device: torch.device) -> "PackedTokens":
+    def of(batch: Batch, device: torch.device, shared: bool = False) -> "PackedTokens":
         """The batch's tokens, with its scalars `temperature` (default 1) and `candidates_temperature`
         (default: the same). Its column loss_mask chooses, where there is one; its column candidates is read,
-        where there is one."""
+        where there is one. shared: compute equal prompts (as `share_prompts` knows them) once."""
         positions = batch.positions
         mask = batch.token_columns.get("loss_mask")
         chosen = positions > 0 if mask is None else (positions > 0) & (mask != 0)
@@ -47,15 +65,18 @@ class PackedTokens:
             if not value > 0:
                 raise ValueError(f"a temperature is {value}; it is above 0")
         candidates = batch.token_columns.get("candidates")
+        pack = share_prompts(batch) if shared else None
+        kept = slice(None) if pack is None else pack.kept
         return PackedTokens(
-            tokens=batch.tokens.long()[None].to(device),
-            positions=positions[None].to(device),
+            tokens=batch.tokens[kept].long()[None].to(device),
+            positions=positions[kept][None].to(device),
             predicted=positions.nonzero()[:, 0].to(device),
             chosen=chosen.nonzero()[:, 0].to(device),
-            plan=plan_attention(batch.cu_seqlens, device),
+            plan=plan_attention(batch.cu_seqlens, device, pack),
             temperature=temperature,
             candidates=None if candidates is None else candidates[chosen].long().to(device),
             candidates_temperature=candidates_temperature,
+            places=None if pack is None else pack.places.to(device),
         )
 
 
@@ -73,6 +94,23 @@ class PackedModel(nn.Module):
         self.backbone = backbone
         self.head = head
         self.score = score
+        #: Whether it computes the same of a pack that holds prompts once: `probe` tries it.
+        self.can_share = False
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether equal prompts may be computed once now: not while dropout draws for each of them."""
+        return self.can_share and not (self.training and _drops(self.backbone))
+
+    @property
+    def attention_cost(self) -> float:
+        """What attention costs a sequence of n tokens, over n^2, where what a token costs the layers'
+        matrices is 1. Of a layer these are 2 n^2 hidden operations (two products, half of each hidden by
+        causality) and 2 for each of its weights."""
+        config = self.backbone.config.get_text_config()
+        matrices = [each for each in self.backbone.parameters() if each.dim() > 1]
+        weights = sum(each.numel() for each in matrices if each.shape[0] != config.vocab_size)
+        return float(config.hidden_size * config.num_hidden_layers / max(1, weights))
 
     @property
     def vocabulary(self) -> nn.Linear | None:
@@ -113,10 +151,11 @@ class PackedModel(nn.Module):
         vocabulary = self.vocabulary
         assert vocabulary is not None
         weight, bias = vocabulary.weight[:tokens], vocabulary.bias
-        hidden = self._hidden(packed)[packed.chosen - 1]
+        hidden = self.hidden(packed)[packed.before(packed.chosen)]
         return likeliest(hidden, weight, None if bias is None else bias[:tokens], count, packed.temperature)
 
-    def _hidden(self, packed: PackedTokens) -> Tensor:
+    def hidden(self, packed: PackedTokens) -> Tensor:
+        """The trunk's last states, [U, hidden]."""
         hidden: Tensor = self.backbone.base_model(
             input_ids=packed.tokens, position_ids=packed.positions, use_cache=False, **{PLAN: packed.plan}
         ).last_hidden_state[0]
@@ -128,7 +167,7 @@ class PackedModel(nn.Module):
         if candidates is None:
             raise ValueError("candidate_logprobs were asked for, and the batch has no column candidates")
         logprobs = candidate_logprobs(
-            hidden[packed.chosen - 1],
+            hidden[packed.before(packed.chosen)],
             vocabulary.weight,
             vocabulary.bias,
             candidates,
@@ -139,17 +178,17 @@ class PackedModel(nn.Module):
     def forward(self, packed: PackedTokens, outputs: frozenset[str]) -> dict[str, Tensor]:
         """The columns asked for. Those of a value head are moved one on: at a token, the value of the state
         before it."""
-        hidden = self._hidden(packed)
+        hidden = self.hidden(packed)
         wide = torch.promote_types(hidden.dtype, torch.float32)
         columns: dict[str, Tensor] = {}
         if outputs & {"logprobs", "entropy"}:
             vocabulary = self.vocabulary
             assert vocabulary is not None
             logprobs, entropy = token_logprobs(
-                hidden[packed.chosen - 1],
+                hidden[packed.before(packed.chosen)],
                 vocabulary.weight,
                 vocabulary.bias,
-                packed.tokens[0, packed.chosen],
+                packed.targets,
                 packed.temperature,
                 "entropy" in outputs,
             )
@@ -163,16 +202,24 @@ class PackedModel(nn.Module):
             assert self.score is not None
             weight = self.score.weight.to(wide)
             if self.head is Head.VALUE:
-                values = hidden[packed.predicted - 1].to(wide) @ weight[0]
+                values = hidden[packed.before(packed.predicted)].to(wide) @ weight[0]
                 columns["values"] = _spread(values, packed.predicted, packed)
             else:
                 # No view of the scores: FSDP2 hooks into what is returned.
-                columns["values"] = hidden.to(wide) @ (weight[0] if len(weight) == 1 else weight.T)
+                scores = hidden.to(wide) @ (weight[0] if len(weight) == 1 else weight.T)
+                columns["values"] = scores if packed.places is None else scores[packed.places]
         return {name: columns[name] for name in sorted(outputs)}
 
 
 def _spread(values: Tensor, places: Tensor, packed: PackedTokens) -> Tensor:
     """One, or K, for each place -> [T] or [T, K], with 0 elsewhere."""
-    length = packed.tokens.shape[1]
-    zeros = torch.zeros((length, *values.shape[1:]), dtype=values.dtype, device=values.device)
+    zeros = torch.zeros((packed.length, *values.shape[1:]), dtype=values.dtype, device=values.device)
     return zeros.index_add(0, places, values)
+
+
+def _drops(backbone: PreTrainedModel) -> bool:
+    """Whether anything in it is dropped at random while it is trained."""
+    said = backbone.config.get_text_config().to_dict()
+    rates = [each for name, each in said.items() if "drop" in name and isinstance(each, int | float)]
+    rates += [module.p for module in backbone.modules() if isinstance(module, nn.Dropout)]
+    return any(rate > 0 for rate in rates)

@@ -9,7 +9,7 @@ from torch import Tensor
 from kubealign_services.algorithms.contract import ModelOutputs, Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.torch_backend.collectives import all_figures, summed
-from kubealign_services.training.torch_backend.microbatches import plan_microbatches
+from kubealign_services.training.torch_backend.microbatches import Microbatch, plan_microbatches
 from kubealign_services.training.torch_backend.packed_model import PackedModel, PackedTokens
 
 
@@ -38,14 +38,36 @@ class Figures:
         return merged
 
 
+# Tokens of a pack on a CPU: more are no quicker there, and their activations lie in memory.
+_CPU_TOKENS = 1024
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where this process stands: its rank, how many there are, its device, and the size of its packs."""
+    """Where this process stands: its rank, how many there are, its device, and the most tokens of a pack."""
 
     rank: int
     world_size: int
     device: torch.device
     microbatch_tokens: int
+
+    @property
+    def pack_tokens(self) -> int:
+        """What packs are planned for. It changes no number but for the order of sums."""
+        most = self.microbatch_tokens
+        return min(most, _CPU_TOKENS) if self.device.type == "cpu" else most
+
+
+def planned(model: PackedModel, batch: Batch, unit: int, place: Place) -> list[Microbatch]:
+    """This rank's micro-batches."""
+    return plan_microbatches(
+        batch,
+        unit,
+        place.pack_tokens,
+        place.world_size,
+        shared=model.shares_prompts,
+        attention=model.attention_cost,
+    )[place.rank]
 
 
 def run_objective(model: PackedModel, minibatch: Batch, objective: Objective, place: Place) -> Figures:
@@ -55,11 +77,9 @@ def run_objective(model: PackedModel, minibatch: Batch, objective: Objective, pl
     """
     model.check(minibatch, objective.outputs)
     figures = Figures()
-    for microbatch in plan_microbatches(minibatch, objective.unit, place.microbatch_tokens, place.world_size)[
-        place.rank
-    ]:
+    for microbatch in planned(model, minibatch, objective.unit, place):
         part = minibatch.select(microbatch.sequences)
-        columns = model(PackedTokens.of(part, place.device), objective.outputs)
+        columns = model(PackedTokens.of(part, place.device, model.shares_prompts), objective.outputs)
         terms = objective.loss(_outputs(columns), part)
         # An idle rank runs the same collectives as the others, with no weight.
         loss = terms.loss if microbatch.counted else terms.loss * 0.0
@@ -76,9 +96,9 @@ def run_forward(model: PackedModel, batch: Batch, outputs: frozenset[str], place
     model.check(batch, outputs)
     columns: dict[str, Tensor] = {}
     starts = batch.cu_seqlens[:-1].long()
-    for microbatch in plan_microbatches(batch, 1, place.microbatch_tokens, place.world_size)[place.rank]:
+    for microbatch in planned(model, batch, 1, place):
         part = batch.select(microbatch.sequences)
-        found = model(PackedTokens.of(part, place.device), outputs)
+        found = model(PackedTokens.of(part, place.device, model.shares_prompts), outputs)
         for name, column in found.items():
             columns.setdefault(name, torch.zeros(len(batch.tokens), *column.shape[1:]))
         if microbatch.counted:

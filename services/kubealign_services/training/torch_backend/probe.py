@@ -20,7 +20,7 @@ def probe(model: PackedModel) -> None:
     """Raises UnsupportedModel where the two differ. The model is on the CPU, in evaluation mode, not
     sharded."""
     backbone = model.backbone
-    vocabulary = backbone.config.get_text_config().vocab_size
+    vocabulary = _vocabulary(model)
     sequences = [
         [(7 * i + 3 * j + 1) % vocabulary for i in range(length)] for j, length in enumerate((3, 5, 2))
     ]
@@ -49,6 +49,26 @@ def probe(model: PackedModel) -> None:
             f"model type {backbone.config.model_type} computes something else on a pack than on each "
             f"sequence alone (a relative difference of {difference:.2g}): it cannot be trained packed"
         )
+
+
+@torch.no_grad()
+def can_share(model: PackedModel) -> bool:
+    """Whether the model computes the same of a pack that holds a common prompt once. As `probe` wants it."""
+    prompt = [1, 4, 2]
+    sequences = [[*prompt, 3, 5, 0], [*prompt, 6], [7, 8]]
+    batch = pack([[token % _vocabulary(model) for token in tokens] for tokens in sequences], list("abc"))
+    batch.token_columns["loss_mask"] = torch.tensor([0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1])
+    device = next(model.backbone.parameters()).device
+    alone, shared = (PackedTokens.of(batch, device, each) for each in (False, True))
+    assert shared.places is not None
+    wanted, found = model.hidden(alone).double(), model.hidden(shared)[shared.places].double()
+    difference = float((found - wanted).norm() / wanted.norm())
+    return difference <= _TOLERANCE[next(model.backbone.parameters()).dtype]
+
+
+def _vocabulary(model: PackedModel) -> int:
+    found: int = model.backbone.config.get_text_config().vocab_size
+    return found
 
 
 def _alone(model: PackedModel, tokens: list[int]) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """A rank's own pieces of the weights, as FSDP2 has cut them: nothing is gathered."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,8 +23,8 @@ def has_own_layout(backbone: PreTrainedModel) -> bool:
 
 @torch.no_grad()
 def own_slices(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[WeightSlice]:
-    """This rank's pieces of the backbone's weights in the precision `dtype`, tied ones once; what is not
-    sharded is rank 0's. Not collective. A piece may share the model's memory: it holds until the next
+    """This rank's pieces of the backbone's weights, meant in the precision `dtype`, tied ones once; what is
+    not sharded is rank 0's. Not collective. They are views of the model's memory and hold until the next
     update."""
     reshard(model)
     for name, tensor in named_weights(model.backbone):
@@ -33,7 +34,7 @@ def own_slices(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[We
         if not isinstance(tensor, DTensor) and rank != 0:
             continue
         kind = dtype if piece.tensor.is_floating_point() else piece.tensor.dtype
-        yield WeightSlice(piece.name, piece.shape, piece.start, piece.tensor.to("cpu", kind))
+        yield replace(piece, dtype=kind)
 
 
 def _own(name: str, tensor: Tensor) -> WeightSlice | None:

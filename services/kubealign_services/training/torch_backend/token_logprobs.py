@@ -1,9 +1,9 @@
 """Log-probabilities and entropies from hidden states, without the logits of all tokens at once.
 
-The vocabulary's head is applied to a chunk of tokens at a time, and again in the backward pass: a pack of
-8,192 tokens and a vocabulary of 128,000 would else hold 4 GiB of logits in fp32, several times over. The
-gradient is written out, so that it takes a few passes over a chunk's logits, which are most of a small
-model's memory traffic:
+The vocabulary's head is applied to a chunk of tokens at a time: a pack of 8,192 tokens and a vocabulary of
+128,000 would else hold 4 GiB of logits in fp32, several times over. Where one chunk is all, its probabilities
+are kept for the backward pass; else the head is applied again there. The gradient is written out, so that it
+takes a few passes over the logits, which are most of a small model's memory traffic:
 
     d log p(y) / d logit_j = 1[j = y] - p_j          d H / d logit_j = -p_j (log p_j + H)
 """
@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kubealign_services.training.torch_backend.chunked_logits import HeadGradients, chunks, logits_of
+from kubealign_services.training.torch_backend.chunked_logits import (
+    HeadGradients,
+    cached,
+    chunks,
+    fit,
+    logits_of,
+)
 
 
 def token_logprobs(
@@ -28,8 +34,9 @@ def token_logprobs(
     """hidden [P, H], weight [V, H], bias [V] or None, targets int64 [P] -> (log-probability of each target
     under softmax(logits / temperature), entropy of that distribution in nats), each [P] in at least fp32; the
     entropy is zeros where it is not wanted. Can be differentiated once."""
+    keep = torch.is_grad_enabled() and fit(hidden.shape[0], weight.shape[0])
     found: tuple[Tensor, Tensor] = _TokenLogprobs.apply(
-        hidden, weight, bias, targets, temperature, with_entropy
+        hidden, weight, bias, targets, temperature, with_entropy, keep
     )
     return found
 
@@ -44,16 +51,28 @@ class _TokenLogprobs(torch.autograd.Function):
         targets: Tensor,
         temperature: float,
         with_entropy: bool,
+        keep: bool,
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy, normaliser = (hidden.new_zeros(hidden.shape[0], dtype=wide) for _ in range(3))
+        ctx.probabilities = None
         for rows in chunks(hidden.shape[0], weight.shape[0]):
             logits = logits_of(hidden[rows], weight, bias, temperature)
-            normaliser[rows] = logits.logsumexp(-1)
-            logprobs[rows] = logits.gather(-1, targets[rows, None])[:, 0] - normaliser[rows]
-            if with_entropy:
-                mean = torch.softmax(logits, -1).mul_(logits).sum(-1)
-                entropy[rows] = normaliser[rows] - mean
+            for some in cached(rows, weight.shape[0], hidden.device):
+                part = logits[some.start - rows.start : some.stop - rows.start]
+                highest = part.amax(-1, keepdim=True)
+                shifted = part.sub_(highest)
+                of_target = shifted.gather(-1, targets[some, None])[:, 0]
+                exponentials = shifted.exp()
+                total = exponentials.sum(-1)
+                log_total = total.log()
+                normaliser[some] = highest[:, 0] + log_total
+                logprobs[some] = of_target - log_total
+                if with_entropy:
+                    entropy[some] = log_total - shifted.mul_(exponentials).sum(-1) / total
+                if keep:
+                    torch.div(exponentials, total[:, None], out=part)
+            ctx.probabilities = logits if keep else None
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
         ctx.temperature = temperature
         ctx.with_entropy = with_entropy
@@ -64,29 +83,47 @@ class _TokenLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, to_logprobs: Tensor | None, to_entropy: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None]:
         hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
         if not ctx.with_entropy:
             to_entropy = None
+        # Overwritten below: a second backward pass applies the head again.
+        kept, ctx.probabilities = ctx.probabilities, None
+        if to_entropy is not None:
+            kept = None  # log p of a probability that has become 0 is lost
         back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
         for rows in chunks(hidden.shape[0], weight.shape[0]):
-            scaled = logits_of(hidden[rows], weight, bias, ctx.temperature).sub_(normaliser[rows, None])
-            gradient = _into_logits(
-                scaled, targets[rows], entropy[rows], _at(to_logprobs, rows), _at(to_entropy, rows)
-            )
-            back.add(rows, gradient)
-        return back.hidden, back.weight, back.bias, None, None, None
+            whole = kept if kept is not None else logits_of(hidden[rows], weight, bias, ctx.temperature)
+            for some in cached(rows, weight.shape[0], hidden.device):
+                part = whole[some.start - rows.start : some.stop - rows.start]
+                if kept is None:
+                    part.sub_(normaliser[some, None])
+                _into_logits(
+                    part,
+                    kept is not None,
+                    targets[some],
+                    entropy[some],
+                    _at(to_logprobs, some),
+                    _at(to_entropy, some),
+                )
+            back.add(rows, whole)
+        return back.hidden, back.weight, back.bias, None, None, None, None
 
 
 def _into_logits(
-    log_p: Tensor, targets: Tensor, entropy: Tensor, to_logprobs: Tensor | None, to_entropy: Tensor | None
-) -> Tensor:
-    """The gradient with respect to the logits, [rows, V]; log_p, [rows, V], is overwritten."""
+    part: Tensor,
+    are_probabilities: bool,
+    targets: Tensor,
+    entropy: Tensor,
+    to_logprobs: Tensor | None,
+    to_entropy: Tensor | None,
+) -> None:
+    """part: [rows, V], log p or p; it becomes the gradient with respect to the logits."""
     outer = None
     if to_entropy is not None:
         # g_H (log p + H) + g: what p_j is to be multiplied by, less its sign.
-        outer = (log_p + entropy[:, None]).mul_(to_entropy[:, None])
-    gradient = log_p.exp_()
+        outer = (part + entropy[:, None]).mul_(to_entropy[:, None])
+    gradient = part if are_probabilities else part.exp_()
     if outer is not None:
         gradient.mul_(outer.add_(to_logprobs[:, None]) if to_logprobs is not None else outer).neg_()
     elif to_logprobs is not None:
@@ -95,7 +132,6 @@ def _into_logits(
         gradient.zero_()
     if to_logprobs is not None:
         gradient.scatter_add_(-1, targets[:, None], to_logprobs[:, None])
-    return gradient
 
 
 def _at(gradient: Tensor | None, rows: slice) -> Tensor | None:

@@ -9,14 +9,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from kubealign_services.generation.torch_engine.passes import Prompts
-from kubealign_services.generation.torch_engine.tensor_parallel.orders import Following, Order
+from kubealign_services.generation.torch_engine.tensor_parallel.batches import batch_of
+from kubealign_services.generation.torch_engine.tensor_parallel.orders import Following, Order, Received
 from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes import SlicedPasses
 from kubealign_services.group.rendezvous import GroupLost
 
 log = logging.getLogger(__name__)
-
-Numbers = list[int]
 
 
 @torch.inference_mode()
@@ -38,34 +36,21 @@ def follow(following: Following, passes: SlicedPasses, fetch: Callable[[bytes], 
 
 def _handlers(
     passes: SlicedPasses, fetch: Callable[[bytes], None]
-) -> Mapping[Order, Callable[[Numbers], Any]]:
+) -> Mapping[Order, Callable[[Received], Any]]:
     return {
-        Order.RESERVE: lambda numbers: passes.reserve(*numbers),
-        Order.DECODE: lambda numbers: passes.decode(*_halves(numbers)),
-        Order.PREFILL: lambda numbers: passes.prefill(_prompts(numbers)),
-        Order.HOLD: lambda numbers: passes.hold(*numbers),
-        Order.RESTORE: lambda numbers: passes.restore(*numbers),
-        Order.MOVE: lambda numbers: passes.move(*_halves(numbers[1:]), numbers[0]),
-        Order.SCORE: passes.score,
-        Order.WEIGHT: lambda numbers: passes.receive_weight(passes.names[numbers[0]]),
-        Order.FETCH: lambda numbers: _fetch(passes, fetch, bytes(numbers)),
+        Order.RESERVE: lambda numbers: passes.reserve(int(numbers[0])),
+        Order.RUN: lambda numbers: passes.run(batch_of(numbers)),
+        Order.COPY: lambda numbers: passes.copy(*_halves(numbers.tolist())),
+        Order.SCORE: lambda numbers: passes.score(numbers.tolist()),
+        Order.WEIGHT: lambda numbers: passes.receive_weight(passes.names[int(numbers[0])]),
+        Order.FETCH: lambda numbers: _fetch(passes, fetch, bytes(numbers.tolist())),
         Order.ADAPTER: lambda numbers: _adapt(passes, numbers),
     }
 
 
-def _halves(numbers: Numbers) -> tuple[Numbers, Numbers]:
+def _halves(numbers: list[int]) -> tuple[list[int], list[int]]:
     middle = len(numbers) // 2
     return numbers[:middle], numbers[middle:]
-
-
-def _prompts(numbers: Numbers) -> Prompts:
-    first_slot, count, *rest = numbers
-    return Prompts(
-        tokens=rest[2 * count :],
-        lengths=rest[:count],
-        samples=rest[count : 2 * count],
-        first_slot=first_slot,
-    )
 
 
 def _fetch(passes: SlicedPasses, fetch: Callable[[bytes], None], announcement: bytes) -> None:
@@ -78,8 +63,8 @@ def _fetch(passes: SlicedPasses, fetch: Callable[[bytes], None], announcement: b
     passes.outcomes(outcome)
 
 
-def _adapt(passes: SlicedPasses, numbers: Numbers) -> None:
-    scale, shapes = json.loads(bytes(numbers))
+def _adapt(passes: SlicedPasses, numbers: Received) -> None:
+    scale, shapes = json.loads(bytes(numbers.tolist()))
     parts = []
     for name, shape in shapes.items():
         part = torch.empty(shape, dtype=torch.float32, device=passes.device)

@@ -1,7 +1,7 @@
 """Passes of several processes, as the engine of the first one makes them."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
@@ -11,9 +11,10 @@ from google.protobuf.message import Message
 from torch import Tensor
 
 from kubealign_services.generation.torch_engine.adapted_weights import AdaptedWeights
-from kubealign_services.generation.torch_engine.passes import Prompts
+from kubealign_services.generation.torch_engine.ragged import RaggedBatch
+from kubealign_services.generation.torch_engine.tensor_parallel.batches import numbers_of
 from kubealign_services.generation.torch_engine.tensor_parallel.model import SlicedModel
-from kubealign_services.generation.torch_engine.tensor_parallel.orders import Leading, Order
+from kubealign_services.generation.torch_engine.tensor_parallel.orders import Leading, Numbers, Order
 from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes import SlicedPasses
 from kubealign_services.generation.torch_engine.weights import CheckpointWeights
 from kubealign_services.training.slices import WeightSlice
@@ -54,6 +55,7 @@ class LedPasses:
         on_loss: Callable[[ProcessesLost], None],
     ) -> None:
         self.context, self.vocabulary, self.device = passes.context, passes.vocabulary, passes.device
+        self.page_bytes = passes.page_bytes
         self._passes = passes
         self._leading = leading
         self._on_loss = on_loss
@@ -63,31 +65,21 @@ class LedPasses:
         self._whole_adapter = AdaptedWeights(model.whole)
         self._places = {name: place for place, name in enumerate(passes.names)}
 
-    def reserve(self, sequences: int, positions: int) -> None:
-        with self._told(Order.RESERVE, (sequences, positions)):
-            self._passes.reserve(sequences, positions)
+    @property
+    def pages(self) -> int:
+        return self._passes.pages
 
-    def decode(self, tokens: list[int], positions: list[int]) -> Tensor:
-        with self._told(Order.DECODE, (*tokens, *positions)):
-            return self._passes.decode(tokens, positions)
+    def reserve(self, pages: int) -> None:
+        with self._told(Order.RESERVE, (pages,)):
+            self._passes.reserve(pages)
 
-    def prefill(self, prompts: Prompts) -> Tensor:
-        count = len(prompts.lengths)
-        numbers = (prompts.first_slot, count, *prompts.lengths, *prompts.samples, *prompts.tokens)
-        with self._told(Order.PREFILL, numbers):
-            return self._passes.prefill(prompts)
+    def run(self, batch: RaggedBatch) -> Tensor:
+        with self._told(Order.RUN, numbers_of(batch)):
+            return self._passes.run(batch)
 
-    def hold(self, slot: int, length: int) -> None:
-        with self._told(Order.HOLD, (slot, length)):
-            self._passes.hold(slot, length)
-
-    def restore(self, first_slot: int, count: int) -> None:
-        with self._told(Order.RESTORE, (first_slot, count)):
-            self._passes.restore(first_slot, count)
-
-    def move(self, sources: list[int], targets: list[int], positions: int) -> None:
-        with self._told(Order.MOVE, (positions, *sources, *targets)):
-            self._passes.move(sources, targets, positions)
+    def copy(self, sources: list[int], targets: list[int]) -> None:
+        with self._told(Order.COPY, (*sources, *targets)):
+            self._passes.copy(sources, targets)
 
     def score(self, tokens: list[int]) -> Tensor:
         with self._told(Order.SCORE, tokens):
@@ -148,7 +140,7 @@ class LedPasses:
             self._passes.lead_weight(name, tensor)
 
     @contextmanager
-    def _told(self, order: Order, numbers: Sequence[int]) -> Iterator[None]:
+    def _told(self, order: Order, numbers: Numbers) -> Iterator[None]:
         with self._together():
             self._leading.send(order, numbers)
             yield

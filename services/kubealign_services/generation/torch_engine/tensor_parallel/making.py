@@ -42,4 +42,4 @@ def follower_passes(
 def _sliced(config: Any, spec: engine_spec.TorchEngine, rank: int) -> tuple[SlicedModel, SlicedPasses]:
     shard = Shard(rank, spec.tensor_parallel)
     model = SlicedModel(config, DTYPES[spec.precision], own_device(), shard)
-    return model, SlicedPasses(model, shard, spec.max_sequences)
+    return model, SlicedPasses(model, shard)

@@ -9,15 +9,21 @@ from collections.abc import Sequence
 from datetime import timedelta
 from enum import IntEnum, auto
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch.distributed import DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
-# Numbers that travel with the order itself: the decoding of some hundred sequences is one broadcast.
-_INLINE = 510
+# Numbers that travel with the order itself: the decoding of a hundred sequences of some hundred tokens is one
+# broadcast.
+_INLINE = 4094
 # How long a resting process waits before it asks whether the first is there, in seconds. A connection that is
 # closed ends the wait at once; this is for a machine that is gone without a word.
 _IDLE = 60.0
+
+Received = NDArray[np.int64]
+Numbers = Sequence[int] | Received
 
 
 class Order(IntEnum):
@@ -26,11 +32,8 @@ class Order(IntEnum):
     REST = auto()
     END = auto()
     RESERVE = auto()
-    DECODE = auto()
-    PREFILL = auto()
-    HOLD = auto()
-    RESTORE = auto()
-    MOVE = auto()
+    RUN = auto()
+    COPY = auto()
     SCORE = auto()
     WEIGHT = auto()
     FETCH = auto()
@@ -45,19 +48,20 @@ class Leading:
         self._wakings = 0
         self._awake = False
 
-    def send(self, order: Order, numbers: Sequence[int] = ()) -> None:
+    def send(self, order: Order, numbers: Numbers = ()) -> None:
         """Raises RuntimeError when the others do not listen."""
         if not self._awake:
             self._wakings += 1
             self._store.set(f"awake/{self._wakings}", "")
             self._awake = True
+        said = torch.from_numpy(np.array(numbers, np.int64))
         block = torch.zeros(2 + _INLINE, dtype=torch.int64)
-        block[0], block[1] = order, len(numbers)
-        if len(numbers) <= _INLINE:
-            block[2 : 2 + len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
+        block[0], block[1] = order, len(said)
+        if len(said) <= _INLINE:
+            block[2 : 2 + len(said)] = said
         dist.broadcast(block, src=0)
-        if len(numbers) > _INLINE:
-            dist.broadcast(torch.tensor(numbers, dtype=torch.int64), src=0)
+        if len(said) > _INLINE:
+            dist.broadcast(said, src=0)
         if order in (Order.REST, Order.END):
             self._awake = False
 
@@ -75,9 +79,9 @@ class Following:
         self._wakings = 0
         self._awake = False
 
-    def next(self) -> tuple[Order, list[int]]:
-        """The next order but REST, however long there is none. Raises RuntimeError (of torch) when the first
-        process vanishes."""
+    def next(self) -> tuple[Order, Received]:
+        """The next order but REST, however long there is none, and its numbers. Raises RuntimeError (of
+        torch) when the first process vanishes."""
         while True:
             if not self._awake:
                 self._wakings += 1
@@ -91,7 +95,7 @@ class Following:
                 numbers = torch.zeros(count, dtype=torch.int64)
                 dist.broadcast(numbers, src=0)
             if order is not Order.REST:
-                return order, numbers.tolist()
+                return order, numbers.numpy()
             self._awake = False
 
     def _await(self, key: str) -> None:

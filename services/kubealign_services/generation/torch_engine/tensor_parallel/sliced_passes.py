@@ -28,8 +28,10 @@ class SlicedPasses(LocalPasses):
     names: of the weights, in an order that is the same everywhere.
     """
 
-    def __init__(self, model: SlicedModel, shard: Shard, max_sequences: int) -> None:
-        super().__init__(model, max_sequences)
+    def __init__(self, model: SlicedModel, shard: Shard) -> None:
+        super().__init__(model)
+        # What the processes say to each other is not recorded.
+        self._graphs = None
         self._shard = shard
         self._adapted = AdaptedWeights(model.module, _norms)
         self._whole: dict[str, Tensor] = model.whole.state_dict(keep_vars=True)
@@ -39,7 +41,7 @@ class SlicedPasses(LocalPasses):
     @torch.no_grad()
     def lead_weight(self, name: str, whole: Tensor) -> None:
         """The first process's part in handing out a weight: the others `receive_weight` theirs."""
-        self._adapted.forget()
+        self._renewed()
         local = self._local[name]
         for rank in range(1, self._shard.size):
             part = piece(name, whole, Shard(rank, self._shard.size))
@@ -52,7 +54,7 @@ class SlicedPasses(LocalPasses):
     @torch.no_grad()
     def receive_weight(self, name: str) -> None:
         """Take this process's part of a weight from the first."""
-        self._adapted.forget()
+        self._renewed()
         local = self._local[name]
         shape = piece(name, self._whole[name], self._shard).shape
         if shape.numel():
@@ -63,9 +65,13 @@ class SlicedPasses(LocalPasses):
     @torch.no_grad()
     def take_own(self, slices: Iterable[WeightSlice]) -> None:
         """Copy this process's parts, which it has fetched itself."""
-        self._adapted.forget()
+        self._renewed()
         for part in slices:
             _within(self._local[part.name], part.tensor).copy_(part.tensor)
+
+    def _renewed(self) -> None:
+        self._adapted.forget()
+        self.model.renewed()
 
     def outcomes(self, mine: str) -> list[str]:
         """Each process says why it failed, or nothing. What they all said, for the first; the others get

@@ -1,4 +1,4 @@
-"""Work that can be drained: let in while the gate is open, counted until it is done."""
+"""Work that is let in while a gate is open, and counted until it is done."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,13 +39,15 @@ class Gate:
                 self._idle.set()
 
     @asynccontextmanager
-    async def closed(self) -> AsyncIterator[None]:
-        """Wait until nobody else has closed it and nothing runs; nothing starts until the block ends."""
+    async def closed(self, *, drained: bool) -> AsyncIterator[None]:
+        """Wait until nobody else has closed it; nothing starts until the block ends. drained: the block
+        begins once nothing runs either."""
         while not self._open.is_set():
             await self._open.wait()
         self._open.clear()
         try:
-            await self._idle.wait()
+            if drained:
+                await self._idle.wait()
             yield
         finally:
             self._open.set()

@@ -1,0 +1,90 @@
+"""What a sizing is computed from, wherever it was measured."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kubealign.bench.engine_speed import EngineSpeed
+from kubealign.bench.generation import Workload
+from kubealign.bench.lengths import Lengths
+from kubealign.bench.sizing import Sizing, StepCosts, size
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.rollout import InFlight
+
+
+class NotSized(Exception):
+    """There is nothing to size, or not enough is known for it. Says why."""
+
+
+class Figures(BaseModel):
+    """passes: (sequences running, seconds of a pass) of one worker's engine. The lengths are those of
+    responses, in tokens. Seconds are of one step: see `StepCosts`. assumed: what nobody has measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    passes: list[tuple[int, float]]
+    prompt_tokens_per_second: float | None = None
+    prompt_tokens: float = 0.0
+    mean_length: float = Field(ge=1)
+    longest_length: int = Field(ge=1)
+    length_spread: float = Field(ge=0)
+    train_seconds: float = Field(ge=0)
+    before_seconds: float = Field(0.0, ge=0)
+    score_seconds: float = Field(0.0, ge=0)
+    scoring_seconds: float = Field(0.0, ge=0)
+    refit_seconds: float = Field(0.0, ge=0)
+    rest_seconds: float = Field(0.0, ge=0)
+    refit_bytes: int | None = None
+    assumed: list[str] = []
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """Of a job that samples in every step. samples: of one prompt."""
+
+    prompts: int
+    samples: int
+    max_sequences: int
+    staleness: int
+    flows: bool
+    replicas: int
+
+    @classmethod
+    def of(cls, job: AlignmentJob) -> Self:
+        """Raises NotSized for a job whose steps do not sample."""
+        algorithm, rollout = job.spec.algorithm.value, job.spec.effective_rollout
+        if not algorithm.online or rollout is None:
+            raise NotSized(
+                f"{job.name}: {job.spec.algorithm.member} does not sample in its steps: there are no rollout "
+                "workers to be balanced with a trainer"
+            )
+        return cls(
+            prompts=algorithm.prompts_per_step,
+            samples=algorithm.samples_per_prompt + int(algorithm.greedy_baseline),
+            max_sequences=rollout.engine.value.max_sequences,
+            staleness=algorithm.max_staleness,
+            flows=rollout.refit.in_flight is not InFlight.DRAIN,
+            replicas=rollout.replicas,
+        )
+
+    @property
+    def sequences(self) -> int:
+        return self.prompts * self.samples
+
+
+def sizing_of(figures: Figures, shape: StepShape, most: int) -> Sizing:
+    """With 1 to `most` workers."""
+    lengths = Lengths(figures.mean_length, figures.longest_length, figures.length_spread)
+    work = Workload(lengths.of(shape.sequences), shape.samples, figures.prompt_tokens)
+    speed = EngineSpeed(figures.passes, shape.max_sequences, figures.prompt_tokens_per_second)
+    costs = StepCosts(
+        figures.train_seconds,
+        figures.before_seconds,
+        figures.score_seconds,
+        figures.scoring_seconds,
+        figures.refit_seconds,
+        figures.rest_seconds,
+    )
+    return size(work, speed, costs, shape.staleness, shape.flows, most)

@@ -1,0 +1,82 @@
+"""How many rollout workers a job wants: measured here, or told from a run's steps."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from kubealign.bench.figures import Figures, NotSized, StepShape
+from kubealign.bench.former_run import figures_of_run
+from kubealign.libraries import ENVIRONMENT
+from kubealign.local.bench_report import BenchFailed
+from kubealign.local.run_folder import RunFolder
+from kubealign.local.spec_change import read_job
+from kubealign.local.threads import available_cores
+from kubealign.replay.comparison import last_lines
+from kubealign.spec.base import alias
+from kubealign.spec.engines import Engine
+from kubealign.spec.job import AlignmentJob
+
+_CALIBRATION = "kubealign_services.calibration.main"
+#: What importing, loading and preparing may take besides the seconds that are measured.
+_AROUND_SECONDS = 1800.0
+
+
+def measured(job: AlignmentJob, mean_tokens: float | None, seconds: float, folder: Path) -> Figures:
+    """By a process of its own, which writes into the folder. Raises NotSized for a job that has parts which
+    cannot be measured in one process, BenchFailed with the cause where it went wrong."""
+    _check_parts(job)
+    longest = job.spec.rollout.sampling.max_tokens
+    if mean_tokens is not None and mean_tokens > longest:
+        raise NotSized(
+            f"--mean-tokens {mean_tokens:g}: it may be 1 to {longest}, spec.rollout.sampling.maxTokens"
+        )
+    document, figures = folder / "job.json", folder / "figures.json"
+    document.write_text(job.model_dump_json(by_alias=True))
+    threads = str(available_cores())
+    command = [sys.executable, "-m", _CALIBRATION, str(document), str(folder / "run"), str(figures)]
+    command += ["--seconds", str(seconds), "--threads", threads]
+    if mean_tokens is not None:
+        command += ["--mean-tokens", str(mean_tokens)]
+    environment = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": threads}
+    try:
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            timeout=_AROUND_SECONDS + 10 * seconds,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BenchFailed(
+            f"the job could not be measured within {error.timeout:g} s: give a run of it as --from-run"
+        ) from error
+    if ended.returncode != 0:
+        lines = ended.stderr.strip().splitlines()
+        raise BenchFailed(f"{job.name} could not be measured: {lines[-1] if lines else 'it says not why'}")
+    return Figures.model_validate_json(figures.read_text())
+
+
+def _check_parts(job: AlignmentJob) -> None:
+    engine, backend = job.spec.rollout.engine, job.spec.trainer.backend
+    text = "cannot be measured in one process: run a few steps of the job, and give that run as --from-run"
+    if engine.torch is None or engine.torch.tensor_parallel > 1:
+        raise NotSized(f"spec.rollout.engine.{alias(Engine, engine.member)}, as it is set, {text}")
+    if backend.torch is None:
+        raise NotSized(f"spec.trainer.backend.{backend.member} {text}")
+
+
+def from_run(folder: RunFolder) -> Figures:
+    """Of the job as that run ran it. Raises NotSized where its steps do not tell."""
+    ran = read_job(folder.job)
+    if ran is None:
+        raise NotSized(f"{folder.root} holds no run")
+    try:
+        lines = folder.metrics.read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        lines = []
+    # A line that is still being written has no end.
+    steps = last_lines(json.loads(line) for line in lines if line.endswith("\n"))
+    return figures_of_run(str(folder.root), steps, StepShape.of(ran), ran.spec.rollout.sampling.max_tokens)

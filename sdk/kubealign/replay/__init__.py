@@ -1,0 +1,1 @@
+"""Training again on the batches that a run has recorded."""

@@ -1,0 +1,41 @@
+"""The divergence from the reference, measured within the step.
+
+Only where it stands in the loss and the batch has no old_logprobs: with one update the step's own forward
+pass is the policy that sampled, so a pass before the step would compute the same again. Elsewhere
+`ReferenceKL` measures it before the step."""
+
+from torch import Tensor
+
+from kubealign.spec.algorithms import KL, KLPlacement
+from kubealign_services.algorithms.contract import LossTerms
+from kubealign_services.algorithms.kl import kl_estimate
+from kubealign_services.algorithms.weights import token_mean_shares
+from kubealign_services.batch.packed import Batch
+
+_SHARES, _A_RESPONSE = "kl_shares", "kl_tokens_a_response"
+
+
+def prepare_kl(minibatch: Batch, spec: KL) -> None:
+    """Add each response token's share of the mean divergence, where the step has to measure it."""
+    in_step = spec.active and spec.placement is KLPlacement.LOSS
+    if in_step and "old_logprobs" not in minibatch.token_columns:
+        mask = minibatch.token("loss_mask")
+        minibatch.token_columns[_SHARES] = token_mean_shares(mask)
+        minibatch.scalars[_A_RESPONSE] = float(mask.bool().sum()) / max(1, len(minibatch))
+
+
+def add_kl(terms: LossTerms, logprobs: Tensor, microbatch: Batch, spec: KL) -> LossTerms:
+    """Add kl/reference (mean over response tokens) and kl/reference_sequence (summed over a response, mean
+    over responses), in nats, where the step has to measure them. Without a gradient.
+
+    logprobs: [T]. Reads the token column reference_logprobs."""
+    if _SHARES not in microbatch.token_columns:
+        return terms
+    shares = microbatch.token(_SHARES)
+    chosen = shares > 0
+    new = logprobs.detach()[chosen.to(logprobs.device)]
+    estimate = kl_estimate(new, microbatch.token("reference_logprobs")[chosen].to(new), spec.estimator)
+    mean = (estimate * shares[chosen].to(new)).sum()
+    terms.sums["kl/reference"] = mean
+    terms.sums["kl/reference_sequence"] = mean * microbatch.scalars[_A_RESPONSE]
+    return terms

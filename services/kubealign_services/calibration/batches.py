@@ -1,0 +1,55 @@
+"""A batch of the shape of a step's, with responses that nobody has sampled."""
+
+import torch
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.batch.companions import COMPANION
+from kubealign_services.batch.packed import Batch, pack
+
+_SEED = 20_261
+
+
+def made_batch(
+    prompts: list[list[int]], lengths: list[int], samples: int, vocabulary: int, job: AlignmentJob
+) -> Batch:
+    """One sequence for each length, `samples` of one prompt side by side, with the columns of a sampled batch
+    whose rewards are combined (see `driver.assembly`). Tokens, log-probabilities and rewards are random."""
+    generator = torch.Generator().manual_seed(_SEED)
+    algorithm, rollout = job.spec.algorithm.value, job.spec.rollout
+    sequences, mask = [], []
+    for place, length in enumerate(lengths):
+        prompt = prompts[place // samples % len(prompts)]
+        response = torch.randint(vocabulary, (length,), generator=generator).tolist()
+        sequences.append([*prompt, *response])
+        mask += [0] * len(prompt) + [1] * length
+    batch = pack(sequences, [f"0/{place // samples}#{place % samples}" for place in range(len(lengths))])
+    total, count = len(batch.tokens), len(batch)
+    loss_mask = torch.tensor(mask, dtype=torch.uint8)
+    logprobs = torch.where(loss_mask.bool(), -torch.rand(total, generator=generator) - 1.0, 0.0)
+    batch.token_columns |= {
+        "loss_mask": loss_mask,
+        "behaviour_logprobs": logprobs,
+        "engine_logprobs": logprobs.clone(),
+        "weight_version": torch.zeros(total, dtype=torch.int32),
+    }
+    batch.sequence_columns |= {
+        "group": torch.arange(count) // samples,
+        "truncated": torch.zeros(count, dtype=torch.uint8),
+        "rewards": torch.randn(count, generator=generator),
+    }
+    if algorithm.greedy_baseline:
+        last = torch.arange(count) % samples == samples - 1
+        batch.sequence_columns[COMPANION] = last.to(torch.uint8)
+    batch.scalars |= {
+        "temperature": rollout.sampling.temperature or 1.0,
+        "max_tokens": float(rollout.sampling.max_tokens),
+        "version": 0.0,
+    }
+    return batch
+
+
+def some_groups(lengths: list[int], samples: int, groups: int) -> list[int]:
+    """Lengths of a part of a step that is like the whole: groups at even distances in their order."""
+    whole = len(lengths) // samples
+    picked = [int((i + 0.5) * whole / groups) for i in range(groups)]
+    return [length for group in picked for length in lengths[group * samples : (group + 1) * samples]]

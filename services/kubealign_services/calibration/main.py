@@ -1,0 +1,172 @@
+"""Measure a job's parts: `python -m kubealign_services.calibration.main JOB.json FOLDER FIGURES.json ...`.
+
+One process after another does what the services do side by side, each with all cores: a trainer and a worker
+that have a machine like this one each.
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from kubealign.bench.figures import Figures, StepShape
+from kubealign.bench.lengths import Lengths
+from kubealign.spec.job import AlignmentJob
+from kubealign.spec.rollout import ReferencePlacement
+from kubealign.spec.training import Trainer
+from kubealign_services.algorithms.loading import make_algorithm
+from kubealign_services.batch.packed import Batch
+from kubealign_services.calibration.batches import made_batch, some_groups
+from kubealign_services.calibration.budget import Budget
+from kubealign_services.calibration.decoding import Decoding, measure_decoding, room_for_passes
+from kubealign_services.calibration.handover import measure_handover
+from kubealign_services.calibration.steps import StepSeconds, Trained, measure_step
+from kubealign_services.data.errors import DataError
+from kubealign_services.data.preparation import prepare
+from kubealign_services.data.prepared import Prepared
+from kubealign_services.generation.contract import SamplingParameters
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.training.backends import create_backend
+from kubealign_services.training.contract import Head, TrainingBackend
+
+#: Shares of the seconds: of the engine, of the refit; the trainer has the rest.
+_ENGINE, _REFIT = 0.4, 0.1
+#: Prompts that are looked at.
+_PROMPTS = 64
+NOT_MEASURED = 1
+
+
+def measure(job: AlignmentJob, folder: Path, mean: float | None, seconds: float, threads: int) -> Figures:
+    """What `kubealign bench` needs of a job whose steps sample, prepared in the folder. mean: length of a
+    response; None: a quarter of the longest. Of our own
+    engine on one rank, and the torch backend. Raises DataError, ValueError."""
+    shape = StepShape.of(job)
+    torch.set_num_threads(threads)
+    prepared = prepare(job, folder, {})
+    longest = job.spec.rollout.sampling.max_tokens
+    assumed = [] if mean is not None else [f"responses of {max(1.0, longest / 4):g} tokens, as a mean"]
+    lengths = Lengths(mean or max(1.0, longest / 4), longest)
+    prompts = [row.prompt_tokens for row in prepared.train[:_PROMPTS]]
+    policy = _model(job, prepared, "policy")
+    engine_spec = job.spec.rollout.engine.torch
+    assert engine_spec is not None
+    engine = TorchEngine.create(prepared.model("policy"), engine_spec)
+    handover = asyncio.run(measure_handover(policy.backend, engine, Budget(_REFIT * seconds)))
+    decoding = _decoding(job, engine, prompts, lengths, shape, Budget(_ENGINE * seconds), prepared)
+    del engine
+    trained = _steps(job, prepared, policy, prompts, lengths, shape, Budget((1 - _ENGINE - _REFIT) * seconds))
+    assumed += trained.assumed
+    # A reference costs what the policy's own log-probabilities cost.
+    reference = job.spec.effective_reference
+    here = reference is not None and reference.placement is not ReferencePlacement.OWN
+    if job.spec.trainer.ranks > 1:
+        assumed.append(f"{job.spec.trainer.ranks} ranks of the trainer, as many times as fast as one")
+    return Figures(
+        source=f"measured here, with {threads} threads each",
+        passes=decoding.passes,
+        prompt_tokens_per_second=decoding.prompt_tokens_per_second,
+        prompt_tokens=sum(map(len, prompts)) / len(prompts),
+        mean_length=lengths.mean,
+        longest_length=longest,
+        length_spread=lengths.spread,
+        train_seconds=trained.train / job.spec.trainer.ranks,
+        before_seconds=(trained.values + trained.logprobs * (2 if here else 1)) / job.spec.trainer.ranks,
+        scoring_seconds=trained.logprobs if reference is not None and not here else 0.0,
+        refit_seconds=handover.seconds,
+        refit_bytes=handover.size_bytes,
+        assumed=[*assumed, "rewards cost nothing"],
+    )
+
+
+def _decoding(
+    job: AlignmentJob,
+    engine: TorchEngine,
+    prompts: list[list[int]],
+    lengths: Lengths,
+    shape: StepShape,
+    budget: Budget,
+    prepared: Prepared,
+) -> Decoding:
+    sampling = job.spec.rollout.sampling
+    most = min(shape.max_sequences, shape.sequences * (shape.staleness + 1))
+    context = prepared.report.context
+    # In the middle of its response a sequence is as long as its prompt and half of the response.
+    begun = [[*prompt, *(prompt[-1:] * round(lengths.mean / 2))] for prompt in prompts]
+    prefill = job.spec.rollout.engine.torch.prefill_tokens if job.spec.rollout.engine.torch else 1
+    tokens = room_for_passes(most, max(map(len, begun)), prefill)
+    if context is not None:
+        begun = [prompt[: max(1, context - tokens)] for prompt in begun]
+    parameters = SamplingParameters(
+        max_tokens=tokens,
+        min_tokens=tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+    )
+    return measure_decoding(engine, begun, parameters, most, budget)
+
+
+def _steps(
+    job: AlignmentJob,
+    prepared: Prepared,
+    policy: Trained,
+    prompts: list[list[int]],
+    lengths: Lengths,
+    shape: StepShape,
+    budget: Budget,
+) -> StepSeconds:
+    vocabulary, whole = len(prepared.tokenizer), lengths.of(shape.sequences)
+    critic = None if job.spec.effective_critic is None else _model(job, prepared, "critic")
+
+    def make(groups: int) -> Batch:
+        return made_batch(prompts, some_groups(whole, shape.samples, groups), shape.samples, vocabulary, job)
+
+    return measure_step(policy, critic, make_algorithm(job.spec.algorithm), make, shape.prompts, budget)
+
+
+def _model(job: AlignmentJob, prepared: Prepared, role: str) -> Trained:
+    """The policy or the critic, as its own process has it, on one rank."""
+    algorithm, entry = make_algorithm(job.spec.algorithm), job.spec.algorithm.value
+    critic = job.spec.effective_critic if role == "critic" else None
+    trainer: Trainer = critic or job.spec.trainer
+    backend: TrainingBackend = create_backend(
+        prepared.model(role),
+        Head.LANGUAGE_MODEL if critic is None else Head.VALUE,
+        trainer.model_copy(update={"ranks": 1}),
+        total_updates=max(1, job.spec.max_steps) * entry.updates_per_step,
+        seed=job.spec.seed,
+    )
+    objective = algorithm.policy_objective() if critic is None else algorithm.value_objective()
+    assert objective is not None
+    return Trained(
+        backend, objective, getattr(entry, "epochs_per_step", 1), getattr(entry, "minibatch_sequences", None)
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code; a cause that a person can do something about is the last line of stderr."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("figures", type=Path)
+    parser.add_argument("--mean-tokens", type=float)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    options = parser.parse_args(argv[1:])
+    logging.basicConfig(level=logging.WARNING)
+    job = AlignmentJob.model_validate_json(options.job.read_text())
+    try:
+        found = measure(job, options.folder, options.mean_tokens, options.seconds, options.threads)
+    except (DataError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return NOT_MEASURED
+    options.figures.write_text(found.model_dump_json(indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,188 @@
+"""A decoder of Llama's shape in few operations: each layer is five products, two norms, one rotation and the
+attention, where its modules make some sixty calls."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from kubealign_services.generation.torch_engine.attention import AttentionPlan
+from kubealign_services.generation.torch_engine.cpu.elements import Array, bits
+from kubealign_services.generation.torch_engine.cpu.layer_kernels import normalise, rotate
+from kubealign_services.generation.torch_engine.cpu.products import Product, Products
+
+#: Decoders whose layers are of this shape: what their modules compute is checked all the same.
+FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+_HEAD_NORMS = {"q_norm", "k_norm"}
+_MLP = {"gate_proj", "up_proj", "down_proj"}
+_NORMS = {"input_layernorm", "post_attention_layernorm"}
+# Rotations are worked out for this many positions at a time.
+_POSITIONS = 256
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A decoder layer's modules, and its products over them."""
+
+    index: int
+    module: Any
+    window: int | None
+    heads: int
+    key_heads: int
+    width: int
+    projected: Product
+    attended: Product
+    gate: Product
+    up: Product
+    down: Product
+
+
+class QuickDecoder:
+    """The whole model over the weights of its modules."""
+
+    def __init__(self, module: Any, products: Products, windows: dict[int, int | None]) -> None:
+        """windows: by layer, as its attention hands them over."""
+        self._module = module
+        self._model = module.model
+        self._layers = [
+            _layer(layer, products, windows[layer.self_attn.layer_idx]) for layer in module.model.layers
+        ]
+        self._head = products.of(module.lm_head)
+        self._cosines = self._sines = np.zeros((0, 0), np.float32)
+        # By the norm's id. Copies: torch lets nobody resize, hence move, what numpy has seen.
+        self._norms: dict[int, Array] = {}
+
+    def renewed(self) -> None:
+        """The weights are about to change, or have."""
+        self._norms.clear()
+
+    def forward(self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None) -> Tensor:
+        """As `CausalModel.forward`."""
+        at = positions.numpy()
+        self._turn(int(at.max()) + 1)
+        states = embedding(tokens, self._model.embed_tokens.weight)
+        for layer in self._layers:
+            part = layer.module
+            attended = self._attention(layer, self._normal(states, part.input_layernorm), at, plan)
+            if layer is self._layers[-1] and keep is not None and len(keep) != len(states):
+                # Of the others nobody asks what comes after their keys and values.
+                attended, states = attended[keep], states[keep]
+            states = layer.attended.plus(attended, states)
+            normal = self._normal(states, part.post_attention_layernorm)
+            states = layer.down.plus(layer.up.times(normal, layer.gate.swish(normal)), states)
+        return self._head(self._normal(states, self._model.norm)).float()
+
+    def _attention(self, layer: _Layer, states: Tensor, at: Array, plan: AttentionPlan) -> Tensor:
+        """Of the layer's heads together, [T, heads * width]."""
+        own = layer.module.self_attn
+        projected = layer.projected(states)
+        keys_from = layer.heads * layer.width
+        values_from = keys_from + layer.key_heads * layer.width
+        queries = self._turned(projected, layer.heads, layer.width, 0, at, getattr(own, "q_norm", None))
+        keys = self._turned(
+            projected, layer.key_heads, layer.width, keys_from, at, getattr(own, "k_norm", None)
+        )
+        values = projected[:, values_from:].view(len(projected), layer.key_heads, -1)
+        out = plan.attend(
+            layer.index,
+            queries.transpose(0, 1),
+            keys.transpose(0, 1),
+            values.transpose(0, 1),
+            own.scaling,
+            layer.window,
+        )
+        return out.flatten(1)
+
+    def _turned(
+        self, projected: Tensor, heads: int, width: int, place: int, at: Array, norm: Any | None
+    ) -> Tensor:
+        """[T, heads, width] of the heads from column `place` on."""
+        out = projected.new_empty(len(projected), heads, width)
+        array = bits(out)
+        weight = array[:0, 0, 0] if norm is None else self._norm(norm)
+        epsilon = np.float32(0 if norm is None else norm.variance_epsilon)
+        rotate(bits(projected), place, weight, epsilon, at, self._cosines, self._sines, array)
+        return out
+
+    def _normal(self, states: Tensor, norm: Any) -> Tensor:
+        out = torch.empty_like(states)
+        normalise(bits(states), self._norm(norm), np.float32(norm.variance_epsilon), bits(out))
+        return out
+
+    def _norm(self, norm: Any) -> Array:
+        if id(norm) not in self._norms:
+            self._norms[id(norm)] = bits(norm.weight.detach().clone())
+        return self._norms[id(norm)]
+
+    def _turn(self, positions: int) -> None:
+        """Have the rotations of at least so many positions: the model's own, in float32."""
+        if positions > len(self._cosines):
+            count = -(-positions // _POSITIONS) * _POSITIONS
+            like = torch.zeros(1, dtype=torch.float32)
+            cosines, sines = self._model.rotary_emb(like, torch.arange(count)[None])
+            half = cosines.shape[-1] // 2
+            self._cosines, self._sines = (x[0, :, :half].contiguous().numpy() for x in (cosines, sines))
+
+
+def fits(module: Any) -> bool:
+    """Whether a model's modules are those of such a decoder, with nothing beside them."""
+    try:
+        return (
+            module.config.model_type in FAMILIES
+            and _children(module) == {"model", "lm_head"}
+            and _children(module.model) == {"embed_tokens", "layers", "norm", "rotary_emb"}
+            and type(module.model.embed_tokens) is nn.Embedding
+            and type(module.lm_head) is nn.Linear
+            and all(_layer_fits(layer) for layer in module.model.layers)
+        )
+    except AttributeError:
+        return False
+
+
+def _layer_fits(layer: Any) -> bool:
+    linears = [
+        child
+        for part in (layer.self_attn, layer.mlp)
+        for name, child in part.named_children()
+        if name.endswith("_proj")
+    ]
+    return (
+        _children(layer) == {"self_attn", "mlp"} | _NORMS
+        and _children(layer.self_attn) in (_ATTENTION, _ATTENTION | _HEAD_NORMS)
+        and _children(layer.mlp) == _MLP | {"act_fn"}
+        and type(layer.mlp.act_fn) in (nn.SiLU, _silu())
+        # What hooks a layer's output wants the product alone.
+        and all(type(each) is nn.Linear and not each._forward_hooks for each in linears)
+    )
+
+
+def _silu() -> type[nn.Module]:
+    from transformers.activations import ACT2FN
+
+    return type(ACT2FN["silu"])
+
+
+def _children(module: nn.Module) -> set[str]:
+    return {name for name, _ in module.named_children()}
+
+
+def _layer(module: Any, products: Products, window: int | None) -> _Layer:
+    attention, mlp = module.self_attn, module.mlp
+    width = attention.head_dim
+    return _Layer(
+        index=attention.layer_idx,
+        module=module,
+        window=window,
+        heads=attention.q_proj.out_features // width,
+        key_heads=attention.k_proj.out_features // width,
+        width=width,
+        projected=products.of(attention.q_proj, attention.k_proj, attention.v_proj),
+        attended=products.of(attention.o_proj),
+        gate=products.of(mlp.gate_proj),
+        up=products.of(mlp.up_proj),
+        down=products.of(mlp.down_proj),
+    )

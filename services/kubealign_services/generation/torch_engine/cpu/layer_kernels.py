@@ -1,0 +1,64 @@
+"""The small operations of a decoder's layer, each in one pass over its numbers."""
+
+from typing import Any
+
+import numpy as np
+
+from kubealign_services.generation.torch_engine.cpu.compiled import compiled, compiled_at_once
+from kubealign_services.generation.torch_engine.cpu.elements import narrow, widen
+
+
+@compiled_at_once(
+    "void(float32[:, ::1], int64[::1], float32[:, ::1])", "void(uint16[:, ::1], int64[::1], uint16[:, ::1])"
+)
+def write_places(states: Any, places: Any, cache: Any) -> None:
+    """states [T, columns] into the rows `places` [T] int64 of cache [rows, columns]."""
+    for token in range(len(states)):
+        cache[places[token]] = states[token]
+
+
+@compiled
+def normalise(states: Any, weight: Any, epsilon: Any, out: Any) -> None:
+    """out = states / sqrt(mean(states^2) + epsilon) * weight, over the columns of [T, columns] (Zhang and
+    Sennrich, "Root mean square layer normalization", 2019)."""
+    tokens, columns = states.shape
+    for token in range(tokens):
+        squares = np.float32(0)
+        for c in range(columns):
+            squares += widen(states[token, c]) * widen(states[token, c])
+        scale = np.float32(1 / np.sqrt(squares / np.float32(columns) + epsilon))
+        for c in range(columns):
+            out[token, c] = narrow(widen(states[token, c]) * scale * widen(weight[c]), out[token, c])
+
+
+@compiled
+def rotate(
+    projected: Any, place: Any, norm: Any, epsilon: Any, positions: Any, cosines: Any, sines: Any, out: Any
+) -> None:
+    """The heads that begin at column `place` of projected [T, columns], turned by their positions, into out
+    [T, heads, width]: rotary embeddings (Su et al., "RoFormer", 2021), the first half of a head's numbers
+    paired with the second, as in GPT-NeoX.
+
+    cosines, sines [positions, width / 2] float32. norm [width]: the weight of `normalise` over each head,
+    which comes first; or nothing, [0].
+    """
+    tokens, heads, width = out.shape
+    half = width // 2
+    scale = np.float32(1)
+    for token in range(tokens):
+        at = positions[token]
+        for h in range(heads):
+            start = place + h * width
+            if len(norm):
+                squares = np.float32(0)
+                for d in range(width):
+                    squares += widen(projected[token, start + d]) * widen(projected[token, start + d])
+                scale = np.float32(1 / np.sqrt(squares / np.float32(width) + epsilon))
+            for d in range(half):
+                left, right = widen(projected[token, start + d]), widen(projected[token, start + half + d])
+                if len(norm):
+                    left *= scale * widen(norm[d])
+                    right *= scale * widen(norm[half + d])
+                cosine, sine = cosines[at, d], sines[at, d]
+                out[token, h, d] = narrow(left * cosine - right * sine, out[token, h, d])
+                out[token, h, half + d] = narrow(right * cosine + left * sine, out[token, h, half + d])

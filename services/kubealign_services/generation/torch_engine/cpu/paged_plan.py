@@ -1,0 +1,75 @@
+"""The AttentionPlan of a CPU: single tokens by a compiled kernel over the pages, long parts of prompts by
+torch."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kubealign_services.generation.torch_engine.cache import PagedCache
+from kubealign_services.generation.torch_engine.cpu.attention_kernel import attention_kernel
+from kubealign_services.generation.torch_engine.cpu.elements import bits
+from kubealign_services.generation.torch_engine.cpu.layer_kernels import write_places
+from kubealign_services.generation.torch_engine.cpu.workers import THREADS, shares
+from kubealign_services.generation.torch_engine.gathered_plan import GatheredRows, written_places
+from kubealign_services.generation.torch_engine.ragged import RaggedBatch
+
+# A part of a prompt with at most so many tokens before its end is computed token by token: the kernel starts
+# sooner than torch's operations do.
+SHORT_CONTEXT = 64
+_EVERYTHING = 1 << 62
+
+
+class PagedPlan:
+    """An AttentionPlan of a RaggedBatch."""
+
+    def __init__(self, batch: RaggedBatch, cache: PagedCache, dtype: torch.dtype) -> None:
+        self._cache = cache
+        self._places = written_places(batch)
+        self._tables = np.ascontiguousarray(batch.tables)
+        single = batch.contexts <= SHORT_CONTEXT
+        single[: batch.decoding] = True
+        self._owners = np.repeat(np.arange(len(single)), np.where(single, batch.lengths, 0))
+        self._tokens = np.flatnonzero(np.repeat(single, batch.lengths))
+        self._contexts = batch.positions[self._tokens] + 1
+        rest = np.flatnonzero(~single)
+        self._rest = GatheredRows(batch, rest, dtype, torch.device("cpu")) if len(rest) else None
+
+    def attend(
+        self,
+        layer: int,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scaling: float | None,
+        window: int | None,
+    ) -> Tensor:
+        heads, tokens, width = queries.shape
+        cached_keys, cached_values = self._cache.layer(layer)
+        for states, cached in ((keys, cached_keys), (values, cached_values)):
+            new = states.transpose(0, 1).contiguous().flatten(1)
+            write_places(bits(new), self._places, bits(cached.flatten(0, 1).flatten(1)))
+        out = values.new_empty(tokens, heads, values.shape[2])
+        if len(self._tokens):
+            arguments = (
+                bits(queries.transpose(0, 1).contiguous()),
+                bits(cached_keys),
+                bits(cached_values),
+                self._tables,
+                self._tokens,
+                self._owners,
+                self._contexts,
+                window or _EVERYTHING,
+                np.float32(width**-0.5 if scaling is None else scaling),
+                bits(out),
+            )
+            parts = self._parts(layer, keys.shape[0], window)
+            kernel = attention_kernel(width, values.shape[2])
+            THREADS.run(kernel, [(*arguments, *part) for part in parts])
+        if self._rest is not None:
+            self._rest.attend(self._cache.layer(layer), queries, keys, values, scaling, window, out)
+        return out
+
+    def _parts(self, layer: int, key_heads: int, window: int | None) -> list[tuple[int, int, int, int]]:
+        """Who computes what: (first row, last row, first key head, last key head) of each thread."""
+        seen = self._contexts if window is None else np.minimum(self._contexts, window)
+        return shares(seen * self._cache.token_numbers(layer), key_heads)

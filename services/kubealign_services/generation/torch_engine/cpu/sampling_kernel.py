@@ -1,0 +1,131 @@
+"""Drawing a token for each row without writing a distribution down."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from kubealign_services.generation.torch_engine.cpu.compiled import compiled
+from kubealign_services.generation.torch_engine.cpu.elements import exponential
+
+# Tokens whose weights are summed in float32, before the sums are in float64.
+_BLOCK = 64
+# Numbers compared side by side; a part of a block.
+_LANES = 16
+# Below e^-this of the likeliest a token is never drawn: a uniform number of 52 bits would not find it.
+_FAINT = np.float32(-87.0)
+
+
+@compiled
+def _heated(logits: Any, heat: Any, out: Any) -> None:
+    for j in range(len(logits)):
+        out[j] = logits[j] / heat
+    out[len(logits) :] = -np.inf
+
+
+@compiled
+def _largest(numbers: Any) -> Any:
+    """Of all but NaN, which is not greater than anything: the total has it."""
+    lanes = np.full(_LANES, -np.inf, np.float32)
+    for start in range(0, len(numbers), _LANES):
+        for lane in range(_LANES):
+            if numbers[start + lane] > lanes[lane]:
+                lanes[lane] = numbers[start + lane]
+    most = lanes[0]
+    for lane in range(1, _LANES):
+        if lanes[lane] > most:
+            most = lanes[lane]
+    return most
+
+
+@compiled
+def _weighed(numbers: Any, most: Any, sums: Any) -> Any:
+    """e^(number - most), in place, and the sums of its blocks. Returns the total, float64."""
+    total: Any = 0.0
+    for block in range(len(sums)):
+        part = np.float32(0)
+        for j in range(_BLOCK):
+            x = numbers[block * _BLOCK + j] - most
+            weight = np.float32(0) if x < _FAINT else exponential(x)
+            numbers[block * _BLOCK + j] = weight
+            part += weight
+        sums[block] = part
+        total += part
+    return total
+
+
+@compiled
+def _found(weights: Any, sums: Any, threshold: Any) -> Any:
+    """The first token after which the sum of weights is above the threshold, which is below the total."""
+    below = 0.0
+    block = 0
+    for each in range(len(sums)):
+        if sums[each] > 0:
+            block = each
+            if below + sums[each] > threshold:
+                break
+            below += sums[each]
+    token = block * _BLOCK
+    for j in range(block * _BLOCK, (block + 1) * _BLOCK):
+        if weights[j] > 0:
+            # In another order the block's sum may be a last bit more: its last token then has it.
+            token = j
+            below += weights[j]
+            if below > threshold:
+                break
+    return token
+
+
+@compiled
+def draw(
+    logits: Any,
+    temperature: Any,
+    uniform: Any,
+    starts: Any,
+    forbidden: Any,
+    tokens: Any,
+    behaviour: Any,
+    engine: Any,
+    first: Any,
+    last: Any,
+) -> None:
+    """Rows `first` to `last` - 1 of logits [n, vocabulary] float32, as `sampling.sample` says, where nothing
+    is truncated. forbidden: int64, those of row i from starts[i] to starts[i + 1], starts [n + 1] int64.
+    Results into tokens [n] int64, behaviour and engine [n] float32.
+
+    The vocabulary is walked in blocks: their sums find the block that holds the row's uniform number, and the
+    token is looked for in that one alone.
+    """
+    vocabulary = logits.shape[1]
+    # What there is beyond the vocabulary has no weight: whole blocks make straight vector code.
+    weights = np.full((vocabulary + _BLOCK - 1) // _BLOCK * _BLOCK, -np.inf, np.float32)
+    sums = np.empty(len(weights) // _BLOCK, np.float32)
+    for row in range(first, last):
+        greedy = temperature[row] == 0
+        heat = np.float32(1) if greedy else temperature[row]
+        _heated(logits[row], heat, weights)
+        for f in range(starts[row], starts[row + 1]):
+            weights[forbidden[f]] = -np.inf
+        most = _largest(weights)
+        total = _weighed(weights, most, sums)
+        token = 0
+        if greedy:
+            for j in range(vocabulary):
+                if logits[row, j] == most and weights[j] > 0:
+                    token = j
+                    break
+        else:
+            token = _found(weights, sums, uniform[row] * total)
+        tokens[row] = token
+        # The distribution without anything forbidden has these weights and those of the forbidden.
+        chosen = np.float64(logits[row, token] / heat)
+        highest = np.float64(most)
+        for f in range(starts[row], starts[row + 1]):
+            highest = max(highest, np.float64(logits[row, forbidden[f]] / heat))
+        full = total * math.exp(np.float64(most) - highest)
+        for f in range(starts[row], starts[row + 1]):
+            full += math.exp(np.float64(logits[row, forbidden[f]] / heat) - highest)
+        engine[row] = chosen - highest - math.log(full)
+        behaviour[row] = chosen - np.float64(most) - math.log(total)
+        if greedy:
+            behaviour[row] *= 0

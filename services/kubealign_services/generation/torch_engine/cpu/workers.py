@@ -1,0 +1,66 @@
+"""Compiled kernels over as many threads as torch computes with."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+# Numbers that a kernel reads on one thread before another pays: a tenth of a millisecond's.
+THREAD_NUMBERS = 1 << 18
+
+
+class Workers:
+    """Threads that are made when they are first needed, by the process that needs them: a fork has none."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._process = 0
+
+    def run(self, kernel: Callable[..., None], parts: Sequence[tuple[Any, ...]]) -> None:
+        """The kernel with each of the argument lists, side by side; the last on the calling thread."""
+        pool = self._threads() if len(parts) > 1 else None
+        futures = [pool.submit(kernel, *part) for part in parts[:-1]] if pool is not None else []
+        try:
+            kernel(*parts[-1])
+        finally:
+            for future in futures:
+                future.result()
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None or self._process != os.getpid():
+            self._pool = ThreadPoolExecutor(thread_name_prefix="kernel")
+            self._process = os.getpid()
+        return self._pool
+
+
+THREADS = Workers()
+
+
+def even_parts(rows: int, numbers: int) -> list[tuple[int, int]]:
+    """The first and the last row of each thread, for rows that cost the same, `numbers` read in all."""
+    threads = min(_threads(numbers), max(1, rows))
+    bounds = [rows * each // threads for each in range(threads + 1)]
+    return list(pairwise(bounds))
+
+
+def shares(work: NDArray[np.int64], key_heads: int) -> list[tuple[int, int, int, int]]:
+    """The first and the last row and key head of each thread, for rows that read `work` [n] numbers each. Few
+    rows are shared by their heads."""
+    rows, total = len(work), np.cumsum(work)
+    threads = _threads(int(total[-1]))
+    if rows < 2 * threads:
+        threads = min(threads, key_heads)
+        bounds = [key_heads * each // threads for each in range(threads + 1)]
+        return [(0, rows, low, high) for low, high in pairwise(bounds)]
+    cuts = np.searchsorted(total, total[-1] * np.arange(1, threads) / threads).tolist()
+    bounds = [0, *(cut + 1 for cut in cuts), rows]
+    return [(first, last, 0, key_heads) for first, last in pairwise(bounds) if first < last]
+
+
+def _threads(numbers: int) -> int:
+    return max(1, min(torch.get_num_threads(), numbers // THREAD_NUMBERS))

@@ -1,0 +1,70 @@
+"""Which tokens end whose response, for all rows at once."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+
+
+class EndSets:
+    """Sets of token ids, each known by a number while some row has it."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+        self._numbers: dict[frozenset[int], int] = {}
+        self._sets: list[frozenset[int] | None] = []
+        self._rows: list[int] = []
+        self._hits: NDArray[np.bool_] = np.zeros((0, vocabulary), np.bool_)
+        self._ids: Numbers = np.zeros((0, 0), np.int64)
+        self._sizes: Numbers = np.zeros(0, np.int64)
+
+    def enter(self, ends: frozenset[int]) -> int:
+        """One more row has this set; its number."""
+        number = self._numbers.get(ends)
+        if number is None:
+            number = self._add(ends)
+        self._rows[number] += 1
+        return number
+
+    def leave(self, number: int) -> None:
+        """One row fewer has it."""
+        self._rows[number] -= 1
+        ends = self._sets[number]
+        if not self._rows[number] and ends is not None:
+            del self._numbers[ends]
+            self._sets[number] = None
+
+    def hit(self, numbers: Numbers, tokens: Numbers) -> NDArray[np.bool_]:
+        """Whether each row's token [n] is in its set."""
+        hits: NDArray[np.bool_] = self._hits[numbers, tokens]
+        return hits
+
+    def pairs(self, rows: Numbers, numbers: Numbers) -> tuple[Numbers, Numbers]:
+        """(rows, tokens): each of the rows [n] with each token of its set."""
+        sizes = self._sizes[numbers]
+        there = np.arange(self._ids.shape[1]) < sizes[:, None]
+        return np.repeat(rows, sizes), self._ids[numbers][there]
+
+    def _add(self, ends: frozenset[int]) -> int:
+        if None in self._sets:
+            number = self._sets.index(None)
+        else:
+            number = len(self._sets)
+            self._sets.append(None)
+            self._rows.append(0)
+            self._hits = np.concatenate((self._hits, np.zeros((1, self._vocabulary), np.bool_)))
+            self._ids = np.concatenate((self._ids, np.zeros((1, self._ids.shape[1]), np.int64)))
+            self._sizes = np.append(self._sizes, 0)
+        # No row can draw what the model has no logit for.
+        known = sorted(token for token in ends if 0 <= token < self._vocabulary)
+        if len(known) > self._ids.shape[1]:
+            wider = np.zeros((len(self._ids), len(known)), np.int64)
+            wider[:, : self._ids.shape[1]] = self._ids
+            self._ids = wider
+        self._hits[number] = False
+        self._hits[number, known] = True
+        self._ids[number, : len(known)] = known
+        self._sizes[number] = len(known)
+        self._numbers[ends] = number
+        self._sets[number] = ends
+        return number

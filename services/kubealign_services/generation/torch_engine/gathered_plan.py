@@ -1,0 +1,181 @@
+"""Attention over pages by gathering them: any model, type and device, in torch's own operations."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from kubealign_services.generation.torch_engine.cache import PagedCache
+from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
+
+# Sequences are gathered together while the shortest has at least this share of the longest's tokens, or all
+# are short: more groups are more operations, fewer are more padding.
+LEAST_SHARE = 0.75
+SHORT = 64
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Sequences with as many new tokens each.
+
+    tokens: where those lie among the T of the pass, [sequences * length] int64. places: what they look at, in
+    the cache, [sequences, seen] int64; None: nothing but the new tokens, which are all that there are. mask
+    [sequences, 1, length, seen]: what is added to the scores; None: each token sees those before it.
+    """
+
+    length: int
+    tokens: Tensor
+    places: Tensor | None
+    mask: Tensor | None
+
+
+class GatheredPlan:
+    """An AttentionPlan of a RaggedBatch."""
+
+    def __init__(
+        self, batch: RaggedBatch, cache: PagedCache, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """dtype: of the queries."""
+        self._cache = cache
+        self._written = torch.from_numpy(written_places(batch)).to(device)
+        self._rows = GatheredRows(batch, np.arange(len(batch.lengths)), dtype, device)
+
+    def attend(
+        self,
+        layer: int,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scaling: float | None,
+        window: int | None,
+    ) -> Tensor:
+        cached_keys, cached_values = self._cache.layer(layer)
+        cached_keys.flatten(0, 1)[self._written] = keys.transpose(0, 1)
+        cached_values.flatten(0, 1)[self._written] = values.transpose(0, 1)
+        out = values.new_empty(queries.shape[1], queries.shape[0], values.shape[2])
+        self._rows.attend((cached_keys, cached_values), queries, keys, values, scaling, window, out)
+        return out
+
+
+class GatheredRows:
+    """Some sequences of a batch, once all new keys and values have been written."""
+
+    def __init__(
+        self, batch: RaggedBatch, rows: NDArray[np.int64], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """rows: of the batch's sequences, ascending. dtype: of the queries."""
+        self._batch, self._rows = batch, rows
+        self._dtype, self._device = dtype, device
+        self._blocks: dict[int | None, list[_Block]] = {}
+
+    def attend(
+        self,
+        cached: tuple[Tensor, Tensor],
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scaling: float | None,
+        window: int | None,
+        out: Tensor,
+    ) -> None:
+        """As `AttentionPlan.attend`, into out [T, heads, value width] where the rows' tokens are. cached:
+        keys and values of the layer, [pages, PAGE_TOKENS, heads, width]."""
+        if window not in self._blocks:
+            self._blocks[window] = list(_blocks(self._batch, self._rows, window, self._dtype, self._device))
+        flat = [block.flatten(0, 1) for block in cached]
+        for block in self._blocks[window]:
+            q = _together(queries[:, block.tokens], block.length)
+            if block.places is None:
+                k = _together(keys[:, block.tokens], block.length)
+                v = _together(values[:, block.tokens], block.length)
+            else:
+                k, v = (all_tokens[block.places].transpose(1, 2) for all_tokens in flat)
+            out[block.tokens] = _attention(q, k, v, block.mask, scaling).transpose(1, 2).flatten(0, 1)
+
+
+def written_places(batch: RaggedBatch) -> NDArray[np.int64]:
+    """Where each new token goes, as page * PAGE_TOKENS + place: [T] int64."""
+    rows = np.repeat(np.arange(len(batch.lengths)), batch.lengths)
+    pages = batch.tables[rows, batch.positions // PAGE_TOKENS].astype(np.int64)
+    return pages * PAGE_TOKENS + batch.positions % PAGE_TOKENS
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
+    """[sequences, heads, length, width] all -> the same of the queries' heads and the values' width."""
+    sequences, heads, length, width = q.shape
+    if length > 1:
+        return scaled_dot_product_attention(
+            q, k, v, mask, is_causal=mask is None, scale=scaling, enable_gqa=heads != k.shape[1]
+        )
+    # The query heads that share a key head become that head's queries: no key is repeated.
+    grouped = q.reshape(sequences, k.shape[1], heads // k.shape[1], width)
+    out = scaled_dot_product_attention(grouped, k, v, mask, scale=scaling)
+    return out.reshape(sequences, heads, 1, v.shape[3])
+
+
+def _together(states: Tensor, length: int) -> Tensor:
+    """[heads, sequences * length, width] -> [sequences, heads, length, width]."""
+    return states.view(states.shape[0], -1, length, states.shape[2]).transpose(0, 1)
+
+
+def _blocks(
+    batch: RaggedBatch,
+    some: NDArray[np.int64],
+    window: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Iterator[_Block]:
+    starts = np.cumsum(batch.lengths) - batch.lengths
+    for alike in _alike(batch.lengths[some], batch.contexts[some]):
+        rows = some[alike]
+        length = int(batch.lengths[rows[0]])
+        tokens = (starts[rows, None] + np.arange(length)).ravel()
+        contexts = batch.contexts[rows]
+        windowed = window is not None and window < contexts.max()
+        if contexts.max() == length and not windowed:
+            yield _Block(length, torch.from_numpy(tokens).to(device), None, None)
+            continue
+        places, mask = _seen(batch.tables[rows], contexts, length, window if windowed else None)
+        added = torch.zeros(mask.shape, dtype=dtype).masked_fill_(torch.from_numpy(mask), -torch.inf)
+        yield _Block(
+            length,
+            torch.from_numpy(tokens).to(device),
+            torch.from_numpy(places).to(device),
+            added[:, None].to(device),
+        )
+
+
+def _alike(lengths: NDArray[np.int64], contexts: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Rows of one length and of similar contexts together."""
+    order = np.lexsort((-contexts, lengths))
+    first = 0
+    for place in range(1, len(order) + 1):
+        if place < len(order):
+            longest, row = order[first], order[place]
+            near = contexts[row] >= LEAST_SHARE * contexts[longest] or contexts[longest] <= SHORT
+            # A prompt's first part looks at nothing in the cache, others do.
+            whole = (contexts[row] == lengths[row]) == (contexts[longest] == lengths[longest])
+            if lengths[row] == lengths[longest] and near and (whole or lengths[row] == 1):
+                continue
+        yield order[first:place]
+        first = place
+
+
+def _seen(
+    tables: NDArray[np.int32], contexts: NDArray[np.int64], length: int, window: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """places [rows, seen] int64 that the new tokens look at, and which of those each may not: [rows, length,
+    seen]. A shorter row's last places are its last token again, so that nothing else is ever read."""
+    lowest = np.zeros_like(contexts) if window is None else np.maximum(0, contexts - length - window + 1)
+    columns = lowest[:, None] + np.arange(int((contexts - lowest).max()))
+    positions = np.minimum(columns, contexts[:, None] - 1)
+    pages = np.take_along_axis(tables, positions // PAGE_TOKENS, axis=1).astype(np.int64)
+    looking = contexts[:, None] - length + np.arange(length)
+    hidden = columns[:, None, :] > looking[:, :, None]
+    if window is not None:
+        hidden |= columns[:, None, :] <= looking[:, :, None] - window
+    return pages * PAGE_TOKENS + positions % PAGE_TOKENS, hidden

@@ -1,0 +1,82 @@
+"""The receiver's side of the collective transport: join, and take the part's bytes with all others."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign_services.group.rendezvous import reach_store
+from kubealign_services.refit.broadcast_group import BroadcastGroup, address_towards
+from kubealign_services.rpc.errors import Unreachable
+
+#: (host:port, request, seconds) -> the reply. Raises rpc.errors.
+Join = Callable[[str, refit_pb2.JoinBroadcastRequest, float], Awaitable[refit_pb2.JoinBroadcastReply]]
+
+
+@dataclass
+class BroadcastReceiver:
+    """One process's. asker: unique to it. timeout: seconds for one version; a bucket may take a quarter."""
+
+    join: Join
+    asker: str
+    timeout: float
+    # By the sender's address; not while it is in use, nor after it failed.
+    _groups: dict[str, BroadcastGroup] = field(default_factory=dict)
+
+    async def receive(self, address: str, weights: batch_pb2.WeightsId, size_bytes: int) -> memoryview:
+        """A whole part, as it came: the caller verifies it. Raises what joining does (NotFound for who comes
+        late), and Unreachable when the broadcast breaks."""
+        group = self._groups.pop(address, None)
+        request = refit_pb2.JoinBroadcastRequest(
+            weights=weights,
+            asker=self.asker,
+            group="" if group is None else group.name,
+            accelerator=torch.cuda.is_available(),
+        )
+        try:
+            reply = await self.join(address, request, self.timeout)
+        except BaseException:
+            if group is not None:
+                group.end()
+            raise
+        return await asyncio.to_thread(self._take, address, group, reply, size_bytes)
+
+    def _take(
+        self,
+        address: str,
+        group: BroadcastGroup | None,
+        reply: refit_pb2.JoinBroadcastReply,
+        size_bytes: int,
+    ) -> memoryview:
+        # Memory of torch's own, so that views of it keep it alive.
+        part = torch.empty(size_bytes, dtype=torch.uint8)
+        try:
+            if group is not None and group.name != reply.group:
+                group.end()
+                group = None
+            if group is None:
+                group = self._joined(reply)
+            for start in range(0, size_bytes, reply.bucket_bytes):
+                group.broadcast(part[start : start + reply.bucket_bytes])
+        except (RuntimeError, OSError) as error:
+            if group is not None:
+                group.end()
+            raise Unreachable(f"the broadcast from {address} broke: {error}") from error
+        self._groups[address] = group
+        view: memoryview = part.numpy().data
+        return view
+
+    def _joined(self, reply: refit_pb2.JoinBroadcastReply) -> BroadcastGroup:
+        host, _, port = reply.store.rpartition(":")
+        wait = self.timeout / 4
+        return BroadcastGroup(
+            reach_store(host, int(port), wait),
+            reply.group,
+            reply.rank,
+            reply.world_size,
+            wait,
+            address=address_towards(host, int(port), wait),
+            accelerator=reply.accelerator,
+        )

@@ -1,0 +1,48 @@
+"""A process's receiver as its job's spec says, and what it serves others for it."""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from kubealign.process import ProcessSettings
+from kubealign.spec.rollout import Refit, Transport
+from kubealign_services.refit.broadcast_receiver import BroadcastReceiver
+from kubealign_services.refit.plan import Wanted
+from kubealign_services.refit.receiver import WeightsReceiver
+from kubealign_services.refit.relay import Relay
+from kubealign_services.refit.servicer import RelayServicer
+from kubealign_services.refit.stream import PeerStreams
+
+
+@dataclass(frozen=True)
+class Receiving:
+    """servicers: to be served at the process's address, so that it hands on what it receives."""
+
+    receiver: WeightsReceiver
+    servicers: tuple[object, ...]
+
+
+@asynccontextmanager
+async def receiving(
+    settings: ProcessSettings, refit: Refit, wanted: Wanted | None
+) -> AsyncIterator[Receiving]:
+    """wanted: the ranges that this process takes; None: all."""
+    async with PeerStreams(settings.tls) as streams:
+        asker = f"{settings.name}-{secrets.token_hex(4)}"
+        address = settings.advertise or settings.listen
+        relay = None if refit.fan_out is None or address is None else Relay(address)
+        collective = refit.transport is Transport.COLLECTIVE
+        yield Receiving(
+            WeightsReceiver(
+                settings.shared_memory,
+                streams,
+                refit.timeout_seconds,
+                wanted,
+                refit.encoding,
+                asker,
+                relay,
+                BroadcastReceiver(streams.join, asker, refit.timeout_seconds) if collective else None,
+            ),
+            () if relay is None else (RelayServicer(relay),),
+        )

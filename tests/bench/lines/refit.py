@@ -1,0 +1,85 @@
+"""The refit: over shared memory, as a delta, and what more receivers cost the sender."""
+
+import json
+import sys
+from typing import Any
+
+from tests.bench.line import Aim, Bench, Line, Outcome
+from tests.bench.machine import environment
+from tests.bench.process import ROOT, run
+
+_TIMEOUT_SECONDS = 1200.0
+_MIB = 1 << 20
+
+
+def _figures(bench: Bench, what: str, size: int, threads: int | None = None) -> dict[str, Any]:
+    result = bench.folder / f"{what}.json"
+    command = [sys.executable, "-m", "tests.bench.peers.refit_figures", what, str(size), str(result)]
+    # What tests share with the benchmark lies there.
+    env = environment(threads) | {"PYTHONPATH": str(ROOT / "tests")}
+    run(command, bench.folder / f"{what}.txt", env, _TIMEOUT_SECONDS, what)
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
+
+
+def _shared(bench: Bench) -> Outcome:
+    found = _figures(bench, "shared", bench.pick(16, 1024, 1024) * _MIB)
+    notes = [
+        f"the engine computes with what is mapped; one that has to copy needs {found['copying']:.2f} memcpys"
+    ]
+    return Outcome(found, notes=notes)
+
+
+def _delta(bench: Bench) -> Outcome:
+    """The worse of random gradients and of a model's own."""
+    found = _figures(bench, "delta", bench.pick(200_000, 16_000_000, 32_000_000), threads=1)
+    figures = {name: max(each[name] for each in found.values()) for name in ("changed", "size")}
+    figures |= {name: min(each[name] for each in found.values()) for name in ("encode_gib", "apply_gib")}
+    return Outcome(figures, found)
+
+
+def _senders(bench: Bench) -> Outcome:
+    found = _figures(bench, "senders", bench.pick(16, 256, 256) * _MIB)
+    alone, many = (found[count] for count in sorted(found, key=int))
+    return Outcome({"ratio": many / alone}, found)
+
+
+def _streams(bench: Bench) -> Outcome:
+    found = _figures(bench, "streams", bench.pick(16, 256, 256) * _MIB)
+    return Outcome({f"fan_out_{most}": each["ratio"] for most, each in found.items()}, found)
+
+
+LINES = (
+    Line(
+        "refit-shared",
+        "refit of 1 GiB over shared memory, ready to use",
+        "one memcpy of the same bytes in the same run",
+        (Aim("adopting", "memcpys", 1.5, at_least=False),),
+        _shared,
+    ),
+    Line(
+        "refit-delta",
+        "refit as a delta after a step at 1e-6, one thread",
+        "dense bytes",
+        (
+            Aim("size", "of the dense bytes", 0.04, at_least=False, percent=True),
+            Aim("encode_gib", "GiB of dense weights a second, encode", 2.0),
+            Aim("apply_gib", "GiB of dense weights a second, apply", 2.0),
+        ),
+        _delta,
+    ),
+    Line(
+        "refit-senders",
+        "the sender's processor time with eight receivers, shared memory",
+        "with one",
+        (Aim("ratio", "times that with one", 1.3, at_least=False),),
+        _senders,
+    ),
+    Line(
+        "refit-streams",
+        "the sender's processor time with eight receivers, streams",
+        "with one",
+        (Aim("fan_out_1", "times that with one, handed on one to one (fanOut 1)", 1.3, at_least=False),),
+        _streams,
+    ),
+)

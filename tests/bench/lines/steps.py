@@ -1,0 +1,80 @@
+"""Steps of kubealign and of a peer, in turn, on the same workload: what the lines of steps share."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench import jobs, kubealign_side
+from tests.bench.line import Bench
+from tests.bench.machine import environment
+from tests.bench.process import run
+from tests.bench.side import Side
+from tests.bench.watch import Usage
+from tests.bench.workload import Workload
+
+_TIMEOUT_SECONDS = 3600.0
+#: Makes a peer's steps: (folder of the workload, how many, folder of its own) -> lines of metrics, and use.
+Peer = Callable[[Path, int, Path], tuple[list[dict[str, Any]], Usage]]
+
+
+def peer(module: str, way: Sequence[str], name: str, python: str = sys.executable) -> Peer:
+    """A process `python -m tests.bench.peers.MODULE WAY... FOLDER STEPS RESULT`. Raises RuntimeError when it
+    fails or takes too long."""
+
+    def steps(folder: Path, count: int, own: Path) -> tuple[list[dict[str, Any]], Usage]:
+        own.mkdir()
+        result = own / "steps.jsonl"
+        command = [python, "-m", f"tests.bench.peers.{module}", *way, str(folder), str(count), str(result)]
+        usage = run(command, own / "output.txt", environment(), _TIMEOUT_SECONDS, name)
+        return [json.loads(line) for line in result.read_text().splitlines()], usage
+
+    return steps
+
+
+def kubealign(
+    workload: Workload, name: str = "kubealign", beside: Callable[[Path], Any] | None = None
+) -> Peer:
+    """`kubealign run` of the workload's job. Raises RuntimeError where it makes other batches than the
+    workload says."""
+
+    def steps(folder: Path, count: int, own: Path) -> tuple[list[dict[str, Any]], Usage]:
+        job = jobs.online(workload, folder, kubealign_side.NAME, count)
+        lines, usage = kubealign_side.measure(job, own, _TIMEOUT_SECONDS, beside)
+        for line in lines:
+            tokens, longest = line["batch/tokens"], line["response/length_max"]
+            if (tokens, longest) != (workload.tokens, workload.most_tokens):
+                raise RuntimeError(
+                    f"step {line['step']} has {tokens} tokens and a response of {longest}; the workload says "
+                    f"{workload.tokens} and {workload.most_tokens}"
+                )
+        return lines, usage
+
+    return steps
+
+
+def in_turn(
+    bench: Bench, workload: Workload, peers: Sequence[tuple[str, Peer, int, int]], rounds: int = 1
+) -> tuple[list[Side], int]:
+    """Each peer, `rounds` times in turn: (name, peer, warm-up steps, measured steps). Their sides, and how
+    many weights the model has."""
+    sides = [Side(name) for name, *_ in peers]
+    folder = bench.folder / "workload"
+    weights = workload.write(folder, max(warmup + measured for _, _, warmup, measured in peers))
+    for turn in range(rounds):
+        for side, (name, steps, warmup, measured) in zip(sides, peers, strict=True):
+            bench.say(f"{name}: {warmup + measured} steps, round {turn + 1} of {rounds}")
+            own = bench.folder / f"{name.replace(' ', '-')}-{turn}"
+            side.add(*steps(folder, warmup + measured, own), warmup)
+            bench.say(f"{name}: {side.step_seconds:.2f} s a step")
+    return sides, weights
+
+
+def detail(sides: Sequence[Side], workload: Workload, weights: int) -> dict[str, Any]:
+    """As a line's outcome keeps it."""
+    return {
+        "weights": weights,
+        "workload": vars(workload),
+        "sides": [side.as_json() for side in sides],
+    }

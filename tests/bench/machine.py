@@ -1,0 +1,57 @@
+"""The machine that measures, and how much else it did meanwhile."""
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kubealign.local.threads import available_cores
+
+_PACKAGES = ("torch", "transformers", "trl", "numpy", "numba", "grpcio")
+
+
+def facts() -> dict[str, Any]:
+    """Processor, cores, memory, versions."""
+    return {
+        "processor": _processor(),
+        "architecture": platform.machine(),
+        "cores": available_cores(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "accelerator": _accelerator(),
+        "python": platform.python_version(),
+        "versions": {name: version for name in _PACKAGES if (version := _version(name))},
+    }
+
+
+def environment(threads: int | None = None) -> dict[str, str]:
+    """For every side alike: as many threads as there are cores, which wait asleep for one another; nothing is
+    fetched."""
+    return os.environ | {
+        "OMP_NUM_THREADS": str(threads or available_cores()),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def _processor() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _accelerator() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,148 @@
+"""The same step in one process: `python -m tests.bench.peers.one_process FOLDER STEPS RESULT`.
+
+The engine, the trainer's backend, the algorithm and the driver's own assembly, called one after another: no
+wire, no bus, no other process. Samples have the seeds that a job gives them, so the numbers are a job's.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.bench import jobs
+from tests.bench.peers.reward_file import reward
+from tests.bench.workload import MODEL, Workload
+
+from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign.spec.job import AlignmentJob
+from kubealign.v1 import rollout_pb2, scoring_pb2
+from kubealign_services.algorithms.loading import make_algorithm
+from kubealign_services.batch.packed import Batch
+from kubealign_services.data.tokenizers import load_tokenizer
+from kubealign_services.driver.assembly import Sampled, assemble
+from kubealign_services.driver.items import context_json, sample_seed, sampling_message
+from kubealign_services.driver.ledger import Group
+from kubealign_services.generation.contract import GenerationRequest
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.rollout.messages import parts_of, rollout_of
+from kubealign_services.scoring.combination import combine
+from kubealign_services.training.contract import Head, UpdatePlan
+from kubealign_services.training.torch_backend.backend import TorchBackend
+
+
+class OneProcess:
+    """A job's parts. `version` is that of the weights."""
+
+    def __init__(self, workload: Workload, folder: Path, steps: int) -> None:
+        job = AlignmentJob.model_validate(jobs.online(workload, folder, "one", steps))
+        self.job, self.spec = job, job.spec.algorithm.value
+        self.version, self.seconds = 0, dict[str, float]()
+        self._workload, self._rows = workload, workload.rows(steps)
+        self._reward = reward(folder)
+        self._algorithm = make_algorithm(job.spec.algorithm)
+        self._tokenizer = load_tokenizer(folder / MODEL, "policy")
+        self._trainer = TorchBackend.create(
+            folder / MODEL, Head.LANGUAGE_MODEL, job.spec.trainer, total_updates=steps, seed=job.spec.seed
+        )
+        self._engine = TorchEngine.create(folder / MODEL, EngineSpec(max_sequences=workload.sequences))
+        self._learned: tuple[Batch, UpdatePlan] | None = None
+        self._state: dict[str, float] = {}
+        self._moments: dict[str, dict[str, float]] = {}
+
+    def step(self) -> dict[str, float]:
+        """One step's figures; its seconds by phase."""
+        begun = time.perf_counter()
+        self._engine.refit(self._trainer.snapshot(), self.version)
+        refitted = time.perf_counter()
+        groups = self._groups()
+        sampling = self.job.spec.rollout.sampling
+        sampled = Sampled(sampling.temperature, sampling.max_tokens, 0)
+        batch = assemble(groups, ["even"], sampled, self.version, reference=False)
+        figures = combine(batch, self.job.spec.rewards, self.version + 1, self._moments)
+        generated = time.perf_counter()
+        figures |= self._algorithm.advantages(batch, self._state)
+        plan = UpdatePlan(self.spec.epochs_per_step, len(batch), self.job.spec.seed + self.version)
+        self._learned = batch.select(range(len(batch))), plan
+        trained = self._trainer.train_step(batch, self._algorithm.policy_objective(), plan)
+        # As the driver calls it.
+        figures["trainer/gradient_norm"] = trained["gradient_norm"]
+        self.version += 1
+        now = time.perf_counter()
+        return figures | {
+            "seconds/refit": refitted - begun,
+            "seconds/generate": generated - begun,
+            "seconds/train": now - generated,
+            "seconds/step": now - begun,
+        }
+
+    def train_again(self) -> None:
+        """The last step's training, once more. Raises RuntimeError before the first."""
+        if self._learned is None:
+            raise RuntimeError("there was no step yet")
+        batch, plan = self._learned
+        self._trainer.train_step(batch.select(range(len(batch))), self._algorithm.policy_objective(), plan)
+
+    def _groups(self) -> Sequence[Group]:
+        """The step's prompts, sampled and scored."""
+        workload, first = self._workload, self.version * self._workload.prompts_per_step
+        groups: dict[str, Group] = {}
+        asked: dict[str, tuple[rollout_pb2.WorkItem, int]] = {}
+        for row in range(first, first + workload.prompts_per_step):
+            name, text = f"0/{row}", self._rows[row]["prompt"]
+            count = workload.samples_per_prompt
+            groups[name] = Group(name, count, self.version, deadline=0.0, asked_at=0.0)
+            item = rollout_pb2.WorkItem(
+                group_id=name,
+                prompt_tokens=self._tokenizer(text, add_special_tokens=False)["input_ids"],
+                samples=count,
+                seeds=[sample_seed(self.job.spec.seed, "train", name, 0, each) for each in range(count)],
+                sampling=sampling_message(self.job.spec.rollout.sampling),
+                columns=context_json(text, {}),
+                purpose="train",
+            )
+            for request, place in self._requests(item, self._rows[row]["lengths"]):
+                asked[request.request_id] = item, place
+                self._engine.add(request)
+        missing = workload.sequences
+        while missing:
+            for sample in self._engine.step():
+                item, place = asked[sample.request_id]
+                rollout = rollout_of(item, sample, "engine", place)
+                group = groups[item.group_id]
+                group.rollouts[rollout.sample] = rollout
+                value = self._reward([""], responses=[rollout.response])[0]
+                score = scoring_pb2.Score(reward=value)
+                group.scores[rollout.sample, rollout.sequence.digest, "even"] = score
+                missing -= 1
+        return list(groups.values())
+
+    def _requests(
+        self, item: rollout_pb2.WorkItem, lengths: Sequence[int]
+    ) -> Iterator[tuple[GenerationRequest, int]]:
+        """What the engine is asked for a group, and the place of each request's first sample: one request;
+        where lengths differ, one for each sample."""
+        for part in parts_of(item):
+            if self._workload.longest is None:
+                yield part.request, part.first
+                continue
+            for place, seed in enumerate(part.request.seeds):
+                exactly = replace(part.request.sampling, min_tokens=lengths[place], max_tokens=lengths[place])
+                name = f"{part.request.request_id}:{place}"
+                yield replace(part.request, request_id=name, seeds=(seed,), sampling=exactly), place
+
+
+def main(folder: Path, steps: int, result: Path) -> None:
+    workload = Workload.read(folder)
+    parts = OneProcess(workload, folder, steps)
+    for step in range(steps):
+        figures: dict[str, Any] = parts.step()
+        line = {"step": step + 1, "time": time.time(), "batch/tokens": workload.tokens} | figures
+        with result.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

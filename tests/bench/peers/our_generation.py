@@ -1,0 +1,69 @@
+"""Our engine alone, generating a workload's steps: `python -m tests.bench.peers.our_generation FOLDER STEPS
+RESULT`. The lengths of finished samples and when they came go to RESULT as well."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from tests.bench.workload import MODEL, Workload
+from transformers import PreTrainedTokenizerFast
+
+from kubealign.spec.engines import TorchEngine as EngineSpec
+from kubealign_services.generation.contract import GenerationRequest, SamplingParameters
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+from kubealign_services.rollout.fixed_weights import folder_weights
+
+
+def requests(workload: Workload, tokenizer: PreTrainedTokenizerFast, step: int) -> list[GenerationRequest]:
+    """One for each sample, as each has a length of its own; the engine finds the prompt that they share."""
+    rows = workload.rows(step + 1)[step * workload.prompts_per_step :]
+    return [
+        GenerationRequest(
+            f"{step}:{place}:{sample}",
+            tuple(tokenizer(row["prompt"])["input_ids"]),
+            (1000 * step + 10 * place + sample,),
+            SamplingParameters(max_tokens=length, min_tokens=length),
+        )
+        for place, row in enumerate(rows)
+        for sample, length in enumerate(row["lengths"])
+    ]
+
+
+def generate(engine: TorchEngine, asked: list[GenerationRequest]) -> list[tuple[int, float]]:
+    """Tokens of each sample, and seconds from the beginning until it had finished."""
+    begun, done = time.perf_counter(), []
+    for request in asked:
+        engine.add(request)
+    while len(done) < len(asked):
+        for sample in engine.step():
+            done.append((len(sample.tokens), time.perf_counter() - begun))
+    return done
+
+
+def main(folder: Path, steps: int, result: Path) -> None:
+    workload = Workload.read(folder)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / MODEL)
+    engine = TorchEngine.create(folder / MODEL, EngineSpec(max_sequences=workload.sequences))
+    for step in range(steps):
+        # As in a job: new weights before each step, so no prefix is held from the one before.
+        engine.refit(folder_weights(folder / MODEL), step)
+        asked = requests(workload, tokenizer, step)
+        begun = time.perf_counter()
+        done = generate(engine, asked)
+        seconds = time.perf_counter() - begun
+        if sorted(tokens for tokens, _ in done) != sorted(workload.lengths(step)):
+            raise RuntimeError(f"the engine made responses of {sorted(tokens for tokens, _ in done)} tokens")
+        line = {
+            "step": step + 1,
+            "time": time.time(),
+            "batch/tokens": sum(workload.lengths(step)),
+            "seconds/step": seconds,
+            "finished": done,
+        }
+        with result.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

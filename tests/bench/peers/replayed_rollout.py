@@ -1,0 +1,179 @@
+"""Rollout workers whose engine waits as long as a real one took: `python -m
+tests.bench.peers.replayed_rollout TRACE WORKERS STEPS RESULT`.
+
+Workers, bus, work items, exchange and group buffer are the real ones, each worker a process; only the engine
+is replaced by timed waits. TRACE: {"capacity": samples at once, "finished": [[tokens, seconds], ...]} of an
+engine with that many samples running.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from kubealign.local.nats_server import NatsServer
+from kubealign.local.ports import Ports
+from kubealign.process import NatsAccess, Role, TlsFiles
+from kubealign.security.authority import Authority, write_tls
+from kubealign.spec.rollout import Sampling
+from kubealign_services.bus.bounds import bounds_for
+from kubealign_services.bus.jetstream import JetStreamBus
+from kubealign_services.driver.exchange import Exchange
+from kubealign_services.driver.groups import GroupBuffer, GroupPlan
+from kubealign_services.driver.items import sampling_message
+from kubealign_services.driver.supply import ListSupply
+from kubealign_services.generation.contract import EngineLoad, Finish, GeneratedSample, GenerationRequest
+from kubealign_services.rollout.fixed_weights import FixedWeights
+from kubealign_services.rollout.worker import RolloutWorker
+
+_PROMPT = list(range(3, 35))
+_SAMPLES = 4
+_STALENESS = 2
+
+
+class Replayed:
+    """A Generator as far as a rollout worker that is never refitted uses one: each sample takes as long, and
+    has as many tokens, as one of the trace, in turn."""
+
+    def __init__(self, finished: Sequence[tuple[int, float]]) -> None:
+        self.load = EngineLoad()
+        self._finished, self._next = finished, 0
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
+        """The group's samples, each when its time has come."""
+        begun = asyncio.get_running_loop().time()
+        mine = [self._take() for _ in request.seeds]
+        for sample in sorted(range(len(mine)), key=lambda each: mine[each][1]):
+            tokens, seconds = mine[sample]
+            # The wait is what is measured: it stands for the decoding.
+            await asyncio.sleep(max(0.0, begun + seconds - asyncio.get_running_loop().time()))
+            yield GeneratedSample(
+                request.request_id,
+                sample,
+                [3] * tokens,
+                [-1.0] * tokens,
+                [-1.0] * tokens,
+                [0] * tokens,
+                Finish.LENGTH,
+                "w0 " * tokens,
+                seconds,
+            )
+
+    def _take(self) -> tuple[int, float]:
+        taken = self._finished[self._next % len(self._finished)]
+        self._next += 1
+        return taken
+
+
+class _Prompts(Sequence[Any]):
+    """As many rows as are asked for, all of one prompt."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return SimpleNamespace(prompt_tokens=_PROMPT, prompt_text="", columns={})
+
+
+def work(number: int, access: NatsAccess, tls: TlsFiles, trace: dict[str, Any]) -> None:
+    """A worker, until it is ended."""
+
+    async def serve() -> None:
+        name, finished = f"rollout-{number}", trace["finished"]
+        bus = await JetStreamBus.connect(access, tls, name=name)
+        # Each begins at another place of the trace.
+        turned = finished[7 * number % len(finished) :] + finished[: 7 * number % len(finished)]
+        generator: Any = Replayed(turned)
+        await RolloutWorker(name, bus, generator, FixedWeights(), trace["capacity"]).run()
+
+    asyncio.run(serve())
+
+
+async def drive(
+    access: NatsAccess, tls: TlsFiles, trace: dict[str, Any], workers: int, steps: int
+) -> dict[str, float]:
+    """Ask for steps of as many samples as the workers make at once, and take them; the first fill the
+    line."""
+    prompts = workers * trace["capacity"] // _SAMPLES
+    plan = GroupPlan(
+        job_seed=1,
+        prompts_per_step=prompts,
+        samples_per_prompt=_SAMPLES,
+        sampling=sampling_message(Sampling(max_tokens=1024)),
+        group_timeout=600.0,
+        group_retries=0,
+        max_failed_groups=0,
+        max_staleness=_STALENESS,
+    )
+    bounds = bounds_for((_STALENESS + 1) * prompts, _SAMPLES, 1, 1024)
+    bus = await JetStreamBus.connect(access, tls, name="driver", bounds=bounds)
+    taken: list[tuple[float, int, float]] = []
+    async with Exchange(bus, 1, asyncio.Event(), lambda waiting: None) as exchange:
+        supply = ListSupply(_Prompts(prompts * (steps + _STALENESS + 3)), "0")
+        buffer = GroupBuffer(exchange, supply, plan, "train", ())
+        for _ in range(steps + 2):
+            groups = await buffer.take(0)
+            tokens = sum(
+                (len(rollout.response) // 3) for group in groups for rollout in group.rollouts.values()
+            )
+            taken.append((time.perf_counter(), tokens, time.process_time()))
+    await bus.close()
+    measured = taken[1:]
+    seconds = measured[-1][0] - measured[0][0]
+    return {
+        "seconds": seconds,
+        "tokens_per_second": sum(tokens for _, tokens, _ in measured[1:]) / seconds,
+        "driver_cpu_share": (measured[-1][2] - measured[0][2]) / seconds,
+    }
+
+
+async def _measured(server: NatsServer, tls: TlsFiles, *rest: Any) -> dict[str, float]:
+    async with asyncio.timeout(60):
+        await server.ready()
+    return await drive(server.access, tls, *rest)
+
+
+def main(trace_file: Path, workers: int, steps: int, result: Path) -> None:
+    trace = json.loads(trace_file.read_text())
+    with tempfile.TemporaryDirectory(prefix="kubealign-bench-nats-") as name:
+        folder = Path(name)
+        authority = Authority.create("bench", timedelta(hours=1))
+        tls = {role: write_tls(folder / str(role), authority, role) for role in (Role.DRIVER, Role.ROLLOUT)}
+        server_tls = write_tls(folder / "server", authority, Role.RUNNER, ["127.0.0.1"])
+        server = NatsServer(folder, Ports().take(), "bench", "secret-of-the-bench", server_tls)
+        children: list[Any] = []
+        # Forked before anything has a thread: torch is imported once.
+        fork = multiprocessing.get_context("fork")
+        nats = multiprocessing.get_context("fork").Process(
+            target=os.execv, args=(server.command()[0], server.command())
+        )
+        try:
+            nats.start()
+            for number in range(workers):
+                child = fork.Process(
+                    target=work, args=(number, server.access, tls[Role.ROLLOUT], trace), daemon=True
+                )
+                child.start()
+                children.append(child)
+            found = asyncio.run(_measured(server, tls[Role.DRIVER], trace, workers, steps))
+        finally:
+            for child in (*children, nats):
+                if child.pid is not None:
+                    child.kill()
+                    child.join(20)
+    result.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

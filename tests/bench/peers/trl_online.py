@@ -1,0 +1,175 @@
+"""TRL's RLOO and GRPO on a workload: `python -m tests.bench.peers.trl_online WAY FOLDER STEPS RESULT`.
+
+WAY: default (one micro-batch, padded generation, as its users run it), or best (small micro-batches, and
+transformers' continuous batching). Each step's seconds by phase go to RESULT as JSON lines, in the words that
+kubealign's metrics use.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from tests.bench.peers.forced import ending_at, ending_at_in_batch
+from tests.bench.peers.generation import continuous_settings
+from tests.bench.peers.reward_file import reward
+from tests.bench.workload import MODEL, PROMPTS, Workload
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.rloo_config import RLOOConfig
+from trl.trainer.rloo_trainer import RLOOTrainer
+
+from kubealign.local.threads import available_cores
+
+#: Sequences of a micro-batch of its best settings.
+MICROBATCH = 4
+
+
+class Measured:
+    """Mixed into a trainer: its phases are timed, and its responses have the lengths of their rows; what it
+    computes is its own."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self.seconds: dict[str, float] = {}
+        self.lengths: list[int] = []
+        super().__init__(*arguments, **keywords)
+
+    def _timed(self, phase: str, action: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return action(*arguments, **keywords)
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - begun
+
+    def _prepare_inputs(self, *arguments: Any, **keywords: Any) -> Any:
+        """All that comes before the forward pass of the loss."""
+        return self._timed("prepare", super()._prepare_inputs, *arguments, **keywords)
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        # A prompt's samples lie one after another.
+        self.lengths = [row["lengths"][place % len(row["lengths"])] for place, row in enumerate(inputs)]
+        return super()._generate_and_score_completions(inputs)
+
+    def _generate(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._timed("generate", super()._generate, *arguments, **keywords)
+
+    def _generate_single_turn(self, prompt_ids: Any, *arguments: Any, **keywords: Any) -> Any:
+        make = super()._generate_single_turn
+        if self.args.use_transformers_continuous_batching:
+            with ending_at_in_batch(self.lengths):
+                made = make(prompt_ids, *arguments, **keywords)
+        else:
+            model = self.accelerator.unwrap_model(self.model_wrapped)
+            with ending_at(model, self.lengths, max(map(len, prompt_ids)), self._tokenizer.eos_token_id):
+                made = make(prompt_ids, *arguments, **keywords)
+        tokens = made[0] if isinstance(made, tuple) else made
+        if [len(each) for each in tokens] != self.lengths:
+            raise RuntimeError(f"TRL's responses have {[len(each) for each in tokens]} tokens")
+        return made
+
+    def _calculate_rewards(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._timed("score", super()._calculate_rewards, *arguments, **keywords)
+
+    def _get_per_token_logps_and_entropies(self, *arguments: Any, **keywords: Any) -> Any:
+        action = super()._get_per_token_logps_and_entropies
+        if torch.is_grad_enabled():
+            return action(*arguments, **keywords)
+        return self._timed("logprobs", action, *arguments, **keywords)
+
+
+class MeasuredRLOO(Measured, RLOOTrainer):
+    pass
+
+
+class MeasuredGRPO(Measured, GRPOTrainer):
+    pass
+
+
+class StepSeconds(TrainerCallback):
+    """Writes a line for each step."""
+
+    def __init__(self, seconds: dict[str, float], tokens: int, result: Path) -> None:
+        self._seconds, self._tokens, self._result = seconds, tokens, result
+        self._begun = 0.0
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._seconds.clear()
+        self._begun = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        step = time.perf_counter() - self._begun
+        seconds = dict(self._seconds)
+        # What is not preparation is forward, backward and the optimiser.
+        seconds["train"] = step - seconds.pop("prepare")
+        line = {"step": state.global_step, "time": time.time(), "batch/tokens": self._tokens}
+        line |= {f"seconds/{name}": value for name, value in (seconds | {"step": step}).items()}
+        with self._result.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def settings(workload: Workload, folder: Path, steps: int, way: str) -> dict[str, Any]:
+    """The job's numbers in TRL's words. What kubealign does not do is turned off."""
+    micro = min(MICROBATCH, workload.sequences) if way == "best" else workload.sequences
+    found: dict[str, Any] = {
+        "output_dir": str(folder / "trl"),
+        "seed": workload.seed,
+        "max_steps": steps,
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": workload.sequences // micro,
+        "num_generations": workload.samples_per_prompt,
+        "num_iterations": 1,
+        "max_completion_length": workload.most_tokens,
+        "temperature": 1.0,
+        "top_k": 0,
+        "beta": 0.0,
+        "learning_rate": workload.learning_rate,
+        "lr_scheduler_type": "constant",
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.95,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "bf16": False,
+        "use_cpu": True,
+        "gradient_checkpointing": False,
+        "shuffle_dataset": False,
+        "save_strategy": "no",
+        "report_to": "none",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+    }
+    if way == "best":
+        longest = [max(workload.lengths(step), default=1) for step in range(steps)]
+        lengths = workload.lengths(longest.index(max(longest)))
+        found["use_transformers_continuous_batching"] = True
+        found["transformers_continuous_batching_config"] = continuous_settings(lengths)
+    if workload.method == "grpo":
+        found["loss_type"] = "grpo"
+    return found
+
+
+def main(way: str, folder: Path, steps: int, result: Path) -> None:
+    workload = Workload.read(folder)
+    kind, config = {"rloo": (MeasuredRLOO, RLOOConfig), "grpo": (MeasuredGRPO, GRPOConfig)}[workload.method]
+    trainer = kind(
+        model=LlamaForCausalLM.from_pretrained(folder / MODEL, dtype=torch.float32),
+        reward_funcs=reward(folder),
+        args=config(**settings(workload, folder, steps, way)),
+        train_dataset=Dataset.from_list(
+            [json.loads(line) for line in (folder / PROMPTS).read_text().splitlines()]
+        ),
+        processing_class=PreTrainedTokenizerFast.from_pretrained(folder / MODEL),
+    )
+    # Left to itself accelerate takes one thread for each core that it believes physical.
+    if torch.get_num_threads() != available_cores():
+        raise RuntimeError(f"TRL would compute with {torch.get_num_threads()} of {available_cores()} cores")
+    trainer.add_callback(StepSeconds(trainer.seconds, workload.tokens, result))
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

@@ -1,0 +1,58 @@
+"""Processes of a run kept on one core each."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from kubealign.local.control import processes
+from kubealign.local.failure import RunRefused
+
+_SECONDS_BETWEEN = 0.2
+
+
+@contextmanager
+def pinned(run_dir: Path, cores: Mapping[str, int]) -> Iterator[None]:
+    """Within the block each process of the run whose name begins with a key is kept, with all its threads, on
+    that core; threads that it starts are caught a moment later."""
+    done = threading.Event()
+
+    def keep() -> None:
+        while not done.wait(_SECONDS_BETWEEN):
+            for name, pid in _running(run_dir).items():
+                for prefix, core in cores.items():
+                    if name.startswith(prefix):
+                        _pin(pid, core)
+
+    thread = threading.Thread(target=keep, name="pinned", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(30)
+
+
+def _running(run_dir: Path) -> dict[str, int]:
+    try:
+        found = asyncio.run(processes(run_dir))
+    except RunRefused:
+        # It has not begun, or has ended.
+        return {}
+    return {process["name"]: process["pid"] for process in found if process["pid"]}
+
+
+def _pin(pid: int, core: int) -> None:
+    """Its threads one by one: a process's affinity is that of its first thread alone."""
+    try:
+        threads = [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return
+    for thread in threads:
+        try:
+            if os.sched_getaffinity(thread) != {core}:
+                os.sched_setaffinity(thread, {core})
+        except (ProcessLookupError, PermissionError):
+            continue

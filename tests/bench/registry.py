@@ -1,0 +1,19 @@
+"""All lines, in the order of the table."""
+
+from tests.bench.line import Line
+from tests.bench.lines import (
+    asynchronous,
+    generation,
+    joining,
+    online,
+    refit,
+    rows,
+    scaling,
+    services,
+)
+
+LINES: dict[str, Line] = {
+    line.name: line
+    for module in (online, generation, rows, refit, services, asynchronous, scaling, joining)
+    for line in module.LINES
+}

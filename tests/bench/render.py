@@ -1,0 +1,154 @@
+"""The table and the chart of what was measured: `python -m tests.bench.render [--write docs/benchmarks.md]`.
+
+Without --write they are printed. With it, what stands between the page's markers is written anew, and the
+chart beside it, as images/benchmarks.svg.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench.chart import Bar, chart
+from tests.bench.line import Aim, Line
+from tests.bench.registry import LINES
+from tests.bench.results import QUIET, Result, newest
+from tests.bench.side import PHASES
+
+OUT = Path("build/bench")
+CHART = Path("images") / "benchmarks.svg"
+_TITLE = "How far beyond its aim each line is"
+_GIB = 1 << 30
+
+
+def rows(lines: Mapping[str, Line], results: Mapping[str, Result]) -> list[tuple[Line, Aim, Result | None]]:
+    """One for each aim, measured or not."""
+    return [(line, aim, results.get(line.name)) for line in lines.values() for aim in line.aims]
+
+
+def table(lines: Mapping[str, Line], results: Mapping[str, Result]) -> str:
+    """In Markdown."""
+    said = ["| | measured against | aim | measured | met |", "| --- | --- | --- | --- | --- |"]
+    last = ""
+    for line, aim, result in rows(lines, results):
+        first = line.name != last
+        last = line.name
+        value = None if result is None else result.figures.get(aim.figure)
+        met = None if result is None else aim.met(result.figures)
+        said.append(
+            f"| {f'{line.title} (`{line.name}`)' if first else ''} | {line.against if first else ''} "
+            f"| {aim.what}: {aim.bound_text()} | {'-' if value is None else aim.text(value)} "
+            f"| {'-' if met is None else 'yes' if met else '**no**'} |"
+        )
+    return "\n".join(said)
+
+
+def circumstances(results: Mapping[str, Result]) -> str:
+    """Machine, versions, and which lines were measured while something else ran."""
+    if not results:
+        return "Nothing has been measured."
+    machine = next(iter(results.values())).machine
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    said = [
+        f"{machine['cores']} cores ({machine['processor']}), {machine['memory_gib']:g} GiB, "
+        f"{machine['accelerator'] or 'no GPU'}; Python {machine['python']}, {versions}."
+    ]
+    quick = [name for name, result in results.items() if result.form == "quick"]
+    if quick:
+        said.append(f"In the quick form (6 million weights): {', '.join(quick)}.")
+    loud = {name: result.others_cores for name, result in results.items() if result.others_cores > QUIET}
+    if loud:
+        cores = ", ".join(f"{name} {cores:.1f}" for name, cores in loud.items())
+        said.append(f"The machine was not quiet; cores that everything else used: {cores}.")
+    said += [f"`{result.line}`: {note}." for result in results.values() for note in result.notes]
+    return "\n".join(said)
+
+
+def phases(result: Result) -> str:
+    """Medians of a line of steps, side by side, in Markdown; processor time and memory below."""
+    sides: Sequence[dict[str, Any]] = result.detail["sides"]
+    names = " | ".join(side["name"] for side in sides)
+    said = [f"| seconds | {names} |", f"| --- |{' --- |' * len(sides)}"]
+    for phase in (*PHASES, "of it refit", "rest", "step"):
+        held = [side["seconds"].get(phase) for side in sides]
+        if any(value is not None for value in held):
+            cells = " | ".join("" if value is None else f"{value:.2f}" for value in held)
+            said.append(f"| {phase} | {cells} |")
+    memory = " | ".join(f"{side['peak_bytes_of_all'] / _GIB:.2f}" for side in sides)
+    cpu = " | ".join(f"{sum(side['cpu_seconds_a_step'].values()):.1f}" for side in sides)
+    said += [f"| processor seconds a step | {cpu} |", f"| peak memory, GiB | {memory} |"]
+    return "\n".join(said)
+
+
+def processes(side: Mapping[str, Any]) -> str:
+    """What each process of a side used, in Markdown."""
+    said = ["| by process | processor seconds a step | peak memory, GiB |", "| --- | --- | --- |"]
+    for name, size in sorted(side["peak_bytes"].items(), key=lambda item: -item[1]):
+        cpu = side["cpu_seconds_a_step"].get(name)
+        said.append(f"| {name} | {'' if cpu is None else f'{cpu:.2f}'} | {size / _GIB:.2f} |")
+    return "\n".join(said)
+
+
+def bars(lines: Mapping[str, Line], results: Mapping[str, Result]) -> list[Bar]:
+    """One for each aim that was measured and bounds a ratio."""
+    found = []
+    for line, aim, result in rows(lines, results):
+        value = None if result is None else result.figures.get(aim.figure)
+        if value is None or value <= 0 or aim.bound <= 0:
+            continue
+        score = value / aim.bound if aim.at_least else aim.bound / value
+        found.append(
+            Bar(f"{line.name}: {aim.what}", f"{aim.text(value)} ({aim.bound_text()})", min(64.0, score))
+        )
+    return found
+
+
+def sections(results: Mapping[str, Result]) -> dict[str, str]:
+    """What stands between the markers of the page, by the marker's name. A marker whose line was not measured
+    is not there."""
+    found = {"table": table(LINES, results), "circumstances": circumstances(results)}
+    if bars(LINES, results):
+        found["chart"] = f"![{_TITLE}]({CHART.as_posix()})"
+    for name, result in results.items():
+        if "sides" in result.detail:
+            found[f"{name} phases"] = phases(result)
+            found[f"{name} processes"] = processes(result.detail["sides"][0])
+    return found
+
+
+def written(page: str, found: Mapping[str, str]) -> str:
+    """The page with each `<!-- bench: NAME -->` ... `<!-- end -->` that is known written anew. Raises
+    ValueError for a marker that does not end."""
+
+    def put(match: re.Match[str]) -> str:
+        name = match[1]
+        return f"<!-- bench: {name} -->\n{found[name]}\n<!-- end -->" if name in found else match[0]
+
+    pattern = re.compile(r"<!-- bench: ([a-z0-9 -]+?) -->\n.*?<!-- end -->", re.DOTALL)
+    opened, closed = page.count("<!-- bench: "), len(pattern.findall(page))
+    if opened != closed:
+        raise ValueError(f"{opened} places begin with <!-- bench: NAME -->, {closed} end with <!-- end -->")
+    return pattern.sub(put, page)
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.render", description=__doc__)
+    parser.add_argument("--out", type=Path, default=OUT, metavar="FOLDER", help=f"results ({OUT})")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="the page with the markers")
+    options = parser.parse_args(arguments)
+    results = newest(options.out, list(LINES))
+    found = sections(results)
+    if options.write is None:
+        for name, text in found.items():
+            print(f"{name}\n\n{text}\n")
+        return
+    options.write.write_text(written(options.write.read_text(), found))
+    drawn = bars(LINES, results)
+    if drawn:
+        (options.write.parent / CHART).write_text(chart(drawn, f"{_TITLE} (to the right: better)"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

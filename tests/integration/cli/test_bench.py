@@ -1,0 +1,79 @@
+"""How many rollout workers a job wants, as the command tells it of a tiny job."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubealign.bench.figures import Figures, StepShape, sizing_of
+from support.running import KUBEALIGN, RunningJobs
+from support.tiny_jobs import FROM_CONFIG, online_job, write_jobs
+
+pytestmark = pytest.mark.timeout(240)
+
+PPO = {"ppo": {"promptsPerStep": 4, "samplesPerPrompt": 3, "minibatchSequences": 6, "maxStaleness": 1}}
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(KUBEALIGN), "bench", *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def predicted_again(told: dict[str, Any], shape: StepShape) -> list[float]:
+    """The steps that the command's own figures give."""
+    figures = Figures.model_validate(told["figures"])
+    return [row.step for row in sizing_of(figures, shape, len(told["predicted"])).rows]
+
+
+def test_the_parts_of_a_job_are_measured(tmp_path: Path) -> None:
+    job = online_job(tmp_path, "sized", PPO, critic={"model": FROM_CONFIG})
+    job["spec"]["rollout"] = {
+        "engine": {"torch": {"maxSequences": 8}},
+        "sampling": {"maxTokens": 12},
+        "refit": {"inFlight": "Continue"},
+    }
+    file = write_jobs(tmp_path, job)
+    done = bench(str(file), "--seconds", "2", "--mean-tokens", "5", "--max-workers", "3", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    figures = told["figures"]
+    running = [n for n, _ in figures["passes"]]
+    # The engine has room for 8 of the 24 that may be in the making.
+    assert running[0] == 1 and running[-1] == 8 and running == sorted(running)
+    assert all(seconds > 0 for _, seconds in figures["passes"]) and figures["prompt_tokens_per_second"] > 0
+    assert (figures["mean_length"], figures["longest_length"], figures["prompt_tokens"]) == (5.0, 12, 2.0)
+    # The critic's values and the old log-probabilities come before the optimiser's steps.
+    assert figures["train_seconds"] > 0 and figures["before_seconds"] > 0 and figures["refit_seconds"] > 0
+    # Two layers of 32, with 12 tokens: some 20,000 weights of 4 bytes, and no more.
+    assert 40_000 < figures["refit_bytes"] < 200_000
+    assert [row["workers"] for row in told["predicted"]] == [1, 2, 3]
+    assert [row["stepSeconds"] for row in told["predicted"]] == pytest.approx(
+        predicted_again(told, StepShape(4, 3, 8, 1, True, 1))
+    )
+    assert told["maxStaleness"] == 1 and 1 <= told["workers"] <= 3 and told["sentence"]
+    assert not list(tmp_path.glob("runs*"))
+
+
+def test_a_run_tells_what_its_job_would_take_with_more_workers(tmp_path: Path) -> None:
+    file = write_jobs(tmp_path, online_job(tmp_path, "ran", {"rloo": {"promptsPerStep": 8}}, maxSteps=6))
+    with RunningJobs(file, tmp_path / "runs", "--no-dashboard") as run:
+        assert run.end(150) == 0, run.output
+        steps = list(run.steps("ran").values())[1:]
+    done = bench(str(file), "--from-run", str(tmp_path / "runs" / "ran"), "-o", "json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    train = [step["seconds/train"] for step in steps]
+    assert told["figures"]["train_seconds"] == pytest.approx(sum(train) / len(train))
+    assert told["figures"]["source"].startswith("5 steps of ")
+    table = bench(str(file), "--from-run", str(tmp_path / "runs" / "ran"))
+    assert table.returncode == 0 and told["sentence"] in table.stdout
+    assert "WORKERS   GENERATE   STEP" in table.stdout and "rollout.replicas" in table.stdout

@@ -1,0 +1,109 @@
+"""A recorded run is trained on again, and comes to the same numbers, bit for bit."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.running import KUBEALIGN, RunningJobs, left_running
+from support.tiny_jobs import online_job, write_jobs
+
+pytestmark = pytest.mark.timeout(240)
+
+RATE = "spec.trainer.optimizer.adamW.learningRate"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Six asynchronous steps with two workers, of an algorithm that keeps something from step to step."""
+    folder = tmp_path_factory.mktemp("replay")
+    job = online_job(
+        folder,
+        "recorded",
+        {
+            "grpo": {
+                "promptsPerStep": 6,
+                "samplesPerPrompt": 4,
+                "maxStaleness": 2,
+                "kl": {"placement": "Reward", "adaptive": {"target": 0.01, "horizon": 50}},
+            }
+        },
+        maxSteps=6,
+        checkpoint={"everySteps": 3, "recordBatches": True},
+    )
+    job["spec"]["rollout"]["replicas"] = 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with RunningJobs(write_jobs(folder, job), folder / "runs", "--no-dashboard") as run:
+            assert run.end(150) == 0, run.output
+    yield folder / "runs"
+    assert left_running(folder) == {}
+
+
+def replay(runs: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(KUBEALIGN), "replay", "recorded", "--runs-dir", str(runs), *options],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+def steps(folder: Path) -> dict[int, dict[str, float]]:
+    lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: line for line in lines}
+
+
+def test_the_same_losses_and_the_same_weights(runs: Path) -> None:
+    done = replay(runs)
+    assert done.returncode == 0, done.stderr
+    assert "figures of 6 steps: equal bit for bit\nfinal weights: equal bit for bit\n" in done.stdout
+    # The command is not taken at its word.
+    recorded, again = steps(runs / "recorded"), steps(runs / "recorded-replay")
+    assert sorted(again) == [1, 2, 3, 4, 5, 6]
+    for step, figures in again.items():
+        for name in ("trainer/loss", "trainer/gradient_norm", "kl/reference", "advantage/std"):
+            assert figures[name] == recorded[step][name], (step, name)
+        assert "reward/mean" not in figures
+    weights = "result/model.safetensors"
+    assert (runs / "recorded-replay" / weights).read_bytes() == (runs / "recorded" / weights).read_bytes()
+    logs = {path.name for path in (runs / "recorded-replay" / "logs").iterdir()}
+    assert {"trainer-0.log", "driver.log"} < logs
+    assert not any(name.startswith(("rollout", "reward", "prepare", "reference")) for name in logs)
+
+
+def test_steps_after_a_commit(runs: Path) -> None:
+    done = replay(runs, "--from-step", "4", "--steps", "2", "--name", "part")
+    assert done.returncode == 0, done.stderr
+    assert "figures of 2 steps: equal bit for bit\n" in done.stdout
+    assert sorted(steps(runs / "part")) == [4, 5]
+
+
+def test_another_learning_rate_on_the_same_samples(runs: Path) -> None:
+    done = replay(runs, "--set", f"{RATE}=0.05", "--name", "fast")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "step 1 is the first that differs, in trainer/learning_rate: 0.001 recorded, 0.05 now" in done.stdout
+    )
+    assert "final weights: not equal" in done.stdout
+
+
+def test_what_was_altered_or_is_gone_is_named(runs: Path) -> None:
+    path = runs / "recorded" / "batches" / "step-00000002.safetensors"
+    before = path.read_bytes()
+    try:
+        path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+        done = replay(runs, "--name", "spoilt")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"step 2: {path} has been altered: its checksum is" in done.stderr
+        path.unlink()
+        done = replay(runs, "--name", "spoilt")
+        assert (done.returncode, done.stderr) == (2, f"step 2: {path} is missing\n")
+    finally:
+        path.write_bytes(before)
+    assert not (runs / "spoilt").exists()

@@ -1,0 +1,20 @@
+"""Under which names a step's figures go."""
+
+from itertools import permutations
+
+import pytest
+
+from kubealign_services.driver.members import _named
+
+FIGURES = {"loss": 0.25, "critic/loss": 0.5, "gradient_norm": 2.0}
+
+
+@pytest.mark.parametrize("order", list(permutations(FIGURES)))
+def test_the_objectives_own_names_win_in_whatever_order_they_come(order: tuple[str, ...]) -> None:
+    figures = {name: FIGURES[name] for name in order}
+    assert _named(figures, "critic") == {"critic/loss": 0.5, "critic/gradient_norm": 2.0}
+    assert _named(figures, "trainer") == {
+        "trainer/loss": 0.25,
+        "critic/loss": 0.5,
+        "trainer/gradient_norm": 2.0,
+    }

@@ -1,0 +1,165 @@
+"""A batch that is kept comes back bit for bit, and what is damaged is not trained on."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from kubealign.replay.plan import Replay
+from kubealign.replay.record import FOLDER, batch_path, line_path, read_line, recorded_steps
+from kubealign_services.algorithms.contract import Algorithm
+from kubealign_services.batch.packed import Batch
+from kubealign_services.driver.failures import JobFailed, Stopping
+from kubealign_services.driver.recording import BatchRecorder, RecordingSource
+from kubealign_services.driver.replaying import ReplaySource
+from kubealign_services.driver.report import StepFigures
+from kubealign_services.driver.state import JobState
+from support.batches import random_batch
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Given:
+    """A Source of batches that are there already."""
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self._batches = batches
+
+    async def take(self, state: JobState, step: StepFigures) -> Batch | None:
+        return self._batches[state.step] if state.step < len(self._batches) else None
+
+    def after(self, state: JobState) -> JobState:
+        return state.next()
+
+
+class Wants:
+    def __init__(self, reference: bool) -> None:
+        self.needs_reference = reference
+
+
+def batch(seed: int) -> Batch:
+    made = random_batch([3, 1, 2, 2], [0, 0, 1, 1], seed)
+    made.sample_ids = ["0/7#0", "0/7#1", "0/2#0", "0/2#1"]
+    made.token_columns["weight_version"] = torch.full((len(made.tokens),), seed, dtype=torch.int32)
+    return made
+
+
+def recorder(run: Path, fence: int = 1) -> BatchRecorder:
+    made = BatchRecorder(run / FOLDER, fence, seed=5)
+    made.resume_at(0)
+    return made
+
+
+def replay(run: Path, last: int, reference: bool = True, stop: asyncio.Event | None = None) -> ReplaySource:
+    wants = cast(Algorithm, Wants(reference))
+    return ReplaySource(Replay(run=run, first_step=1, last_step=last), wants, stop or asyncio.Event())
+
+
+async def record(run: Path, batches: list[Batch], attempts: dict[str, int] | None = None) -> None:
+    source = RecordingSource(Given(batches), recorder(run))
+    for step in range(len(batches)):
+        figures = StepFigures(step + 1)
+        figures.attempts = attempts or {}
+        state = JobState(step=step, algorithm={"coefficient": 0.5})
+        assert await source.take(state, figures) is batches[step]
+        assert figures.metrics["seconds/record"] >= 0
+    assert await source.take(JobState(step=len(batches)), StepFigures(len(batches) + 1)) is None
+
+
+async def test_what_was_kept_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    batches = [batch(0), batch(1)]
+    await record(tmp_path, batches, {"0/7": 0, "0/2": 2})
+    source, state = replay(tmp_path, 2), JobState()
+    for kept in batches:
+        figures = StepFigures(state.step + 1)
+        found = await source.take(state, figures)
+        assert found is not None and found.sample_ids == kept.sample_ids and found.scalars == kept.scalars
+        for mine, theirs in (
+            (found.token_columns, kept.token_columns),
+            (found.sequence_columns, kept.sequence_columns),
+            ({"t": found.tokens, "c": found.cu_seqlens}, {"t": kept.tokens, "c": kept.cu_seqlens}),
+        ):
+            assert mine.keys() == theirs.keys()
+            assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+            assert all(mine[name].dtype == theirs[name].dtype for name in theirs)
+        assert figures.metrics == {"batch/tokens": len(kept.tokens), "batch/sequences": 4}
+        state = source.after(state)
+        assert state.trained == ["0/7", "0/2"]
+    assert await source.take(state, StepFigures(3)) is None
+    line = read_line(tmp_path / FOLDER, 2)
+    assert (line.step, line.version, line.fence, line.seed) == (2, 1, 1, 5)
+    assert (line.groups, line.attempts) == (["0/7", "0/2"], [0, 2])
+
+
+async def test_given_rows_have_no_attempts(tmp_path: Path) -> None:
+    await record(tmp_path, [batch(0)])
+    assert read_line(tmp_path / FOLDER, 1).attempts == []
+
+
+async def test_a_step_that_is_made_again_replaces_what_was_kept(tmp_path: Path) -> None:
+    await record(tmp_path, [batch(0), batch(1), batch(2)])
+    later = BatchRecorder(tmp_path / FOLDER, 2, seed=5)
+    later.resume_at(1)
+    # A rollback to step 1 undid the others, whether they come again or not.
+    assert recorded_steps(tmp_path / FOLDER) == [1]
+    assert [path.name for path in (tmp_path / FOLDER).glob("*.safetensors")] == ["step-00000001.safetensors"]
+    again = batch(9)
+    later.write(JobState(step=1), again, {})
+    later.write(JobState(step=1), again, {})
+    assert read_line(tmp_path / FOLDER, 2).fence == 2
+    found = await replay(tmp_path, 2).take(JobState(step=1), StepFigures(2))
+    assert found is not None and torch.equal(found.token("values"), again.token("values"))
+
+
+async def test_one_bit_that_was_altered_is_not_trained_on(tmp_path: Path) -> None:
+    await record(tmp_path, [batch(0)])
+    path = batch_path(tmp_path / FOLDER, 1)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(JobFailed, match=r"step 1: .*step-00000001.safetensors has been altered"):
+        await replay(tmp_path, 1).take(JobState(), StepFigures(1))
+    path.unlink()
+    with pytest.raises(JobFailed, match=r"step-00000001.safetensors cannot be read \(No such file"):
+        await replay(tmp_path, 1).take(JobState(), StepFigures(1))
+
+
+async def test_a_line_of_another_batch_is_found(tmp_path: Path) -> None:
+    await record(tmp_path, [batch(0)])
+    where = line_path(tmp_path / FOLDER, 1)
+    line: dict[str, Any] = json.loads(where.read_text())
+    where.write_text(json.dumps(line | {"sample_ids": ["0/7#0"]}))
+    with pytest.raises(JobFailed, match="1 sample ids for 4 sequences"):
+        await replay(tmp_path, 1).take(JobState(), StepFigures(1))
+
+
+async def test_what_the_algorithm_reads_and_nobody_recorded_is_named(tmp_path: Path) -> None:
+    alone = batch(0)
+    del alone.token_columns["reference_logprobs"]
+    await record(tmp_path, [alone])
+    assert await replay(tmp_path, 1, reference=False).take(JobState(), StepFigures(1)) is not None
+    with pytest.raises(JobFailed, match="recorded without a reference's log-probabilities"):
+        await replay(tmp_path, 1, reference=True).take(JobState(), StepFigures(1))
+
+
+async def test_it_stops_when_told(tmp_path: Path) -> None:
+    await record(tmp_path, [batch(0)])
+    stop = asyncio.Event()
+    stop.set()
+    with pytest.raises(Stopping):
+        await replay(tmp_path, 1, stop=stop).take(JobState(), StepFigures(1))
+
+
+async def test_a_disk_that_refuses_fails_the_job_with_a_remedy(tmp_path: Path) -> None:
+    kept = recorder(tmp_path)
+    kept.write(JobState(), batch(0), {})
+    # A folder where the batch is to lie: no file can take its place.
+    batch_path(tmp_path / FOLDER, 1).unlink()
+    batch_path(tmp_path / FOLDER, 1).mkdir()
+    with pytest.raises(JobFailed, match=r"step 1 was not recorded: .*recordBatches: false"):
+        kept.write(JobState(), batch(1), {})
+    # The line of the batch before it does not stand beside what is there of the new one.
+    assert recorded_steps(tmp_path / FOLDER) == []

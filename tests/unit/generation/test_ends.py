@@ -1,0 +1,31 @@
+"""Sets of end tokens by row."""
+
+import numpy as np
+
+from kubealign_services.generation.torch_engine.ends import EndSets
+
+
+def test_each_row_has_its_set() -> None:
+    ends = EndSets(10)
+    numbers = np.array([ends.enter(frozenset(each)) for each in ((3, 7), (), (3, 7), (5,))])
+    assert numbers.tolist() == [0, 1, 0, 2]
+    assert ends.hit(numbers, np.array([7, 7, 5, 5])).tolist() == [True, False, False, True]
+    rows, tokens = ends.pairs(np.array([0, 1, 3]), numbers[[0, 1, 3]])
+    assert list(zip(rows.tolist(), tokens.tolist(), strict=True)) == [(0, 3), (0, 7), (3, 5)]
+
+
+def test_a_number_is_free_when_its_last_row_has_left() -> None:
+    ends = EndSets(10)
+    first, again = ends.enter(frozenset((1,))), ends.enter(frozenset((1,)))
+    ends.leave(first)
+    assert ends.enter(frozenset((2, 4))) != first
+    ends.leave(again)
+    assert ends.enter(frozenset((9,))) == first
+    assert ends.hit(np.array([first, first]), np.array([1, 9])).tolist() == [False, True]
+    assert ends.pairs(np.array([0]), np.array([first]))[1].tolist() == [9]
+
+
+def test_an_end_that_no_row_can_draw_is_none() -> None:
+    ends = EndSets(4)
+    number = ends.enter(frozenset((2, 4, 99)))
+    assert ends.pairs(np.array([0]), np.array([number]))[1].tolist() == [2]

@@ -1,0 +1,167 @@
+"""Products by oneDNN and the quick decoder, against torch's and transformers' own."""
+
+import copy
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import linear, silu
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from kubealign_services.generation.torch_engine.cpu.decoder import fits
+from kubealign_services.generation.torch_engine.cpu.layer_kernels import normalise
+from kubealign_services.generation.torch_engine.cpu.products import Products, native
+from kubealign_services.generation.torch_engine.model import CausalModel
+from kubealign_services.generation.torch_engine.passes import LocalPasses
+
+CPU = torch.device("cpu")
+
+
+def layers(*outputs: int, bias: bool = False, dtype: torch.dtype = torch.float32) -> list[torch.nn.Linear]:
+    torch.manual_seed(3)
+    return [torch.nn.Linear(24, each, bias=bias, dtype=dtype).requires_grad_(False) for each in outputs]
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("rows", [0, 1, 9])
+@pytest.mark.parametrize("bias", [True, False])
+def test_products_are_linears(rows: int, bias: bool, own: bool) -> None:
+    """By oneDNN where there is one, packed and as they are, and by torch."""
+    products = Products(torch.float32)
+    if not own:
+        products.native = False
+    (layer,) = layers(17, bias=bias)
+    product, x, other = products.of(layer), torch.randn(rows, 24), torch.randn(rows, 17)
+    expected = linear(x, layer.weight, layer.bias)
+    for _ in range(2):
+        torch.testing.assert_close(product(x), expected, atol=1e-5, rtol=1e-5)
+        if rows:
+            torch.testing.assert_close(product.swish(x), silu(expected), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(product.times(x, other), expected * other, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(product.plus(x, other), expected + other, atol=1e-5, rtol=1e-5)
+        products.forget()
+        products._packs = False
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_several_layers_side_by_side(packs: bool) -> None:
+    products = Products(torch.float32)
+    products._packs = packs and products.native
+    several = [*layers(5, 3), *layers(4, bias=True)]
+    x = torch.randn(6, 24)
+    expected = torch.cat([layer(x) for layer in several], dim=1)
+    torch.testing.assert_close(products.of(*several)(x), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_weights_that_change_are_packed_again() -> None:
+    """In place, or with another tensor's memory."""
+    products = Products(torch.float32)
+    (layer,) = layers(7)
+    product, x = products.of(layer), torch.randn(2, 24)
+    product(x)
+    layer.weight.mul_(2)
+    products.forget()
+    torch.testing.assert_close(product(x), linear(x, layer.weight), atol=1e-5, rtol=1e-5)
+    layer.weight.data = torch.randn(7, 24)
+    products.forget()
+    torch.testing.assert_close(product(x), linear(x, layer.weight), atol=1e-5, rtol=1e-5)
+
+
+def test_this_machines_bfloat16() -> None:
+    """Whatever it can, the products are right."""
+    products = Products(torch.bfloat16)
+    (layer,) = layers(7, dtype=torch.bfloat16)
+    x = torch.randn(3, 24).bfloat16()
+    torch.testing.assert_close(products.of(layer)(x), linear(x, layer.weight), atol=2e-2, rtol=2e-2)
+    assert native(torch.bfloat16) in (True, False)
+
+
+def test_a_norm_by_hand() -> None:
+    """(3, 4): the mean square is 12.5; with weights 1 and 10."""
+    states, out = np.array([[3, 4]], np.float32), np.zeros((1, 2), np.float32)
+    normalise(states, np.array([1, 10], np.float32), np.float32(0), out)
+    assert out[0].tolist() == pytest.approx([3 / 12.5**0.5, 40 / 12.5**0.5])
+
+
+def test_which_models_are_quick(zoo: Any) -> None:
+    quick = {"llama-gqa", "llama-tied", "qwen2", "mistral-window", "qwen2-some-windows"}
+    for name in (*quick, "gpt-neox", "gpt2"):
+        assert fits(zoo.reference(name)) == (name in quick)
+    hooked = copy.deepcopy(zoo.reference("llama-gqa"))
+    hooked.model.layers[1].mlp.down_proj.register_forward_hook(lambda module, inputs, output: output * 2)
+    assert not fits(hooked)
+    hooked = copy.deepcopy(zoo.reference("llama-gqa"))
+    hooked.model.layers[1].extra = torch.nn.LayerNorm(4)
+    assert not fits(hooked)
+
+
+def quick_passes(reference: Any) -> LocalPasses:
+    passes = LocalPasses(CausalModel(copy.deepcopy(reference.config), torch.float32, CPU))
+    passes.take(reference.named_parameters())
+    return passes
+
+
+def qwen3() -> Any:
+    """Norms over each head, which the weights' initial ones would hide."""
+    torch.manual_seed(4)
+    sizes: dict[str, Any] = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8}
+    config = Qwen3Config(
+        **sizes, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.25
+    )
+    make: Callable[..., Any] = AutoModelForCausalLM.from_config
+    model = make(config, attn_implementation="eager")
+    for name, weight in model.named_parameters():
+        if name.endswith("norm.weight"):
+            torch.nn.init.uniform_(weight, 0.5, 1.5)
+    return model.eval()
+
+
+@torch.inference_mode()
+def test_norms_of_heads() -> None:
+    reference = qwen3()
+    passes = quick_passes(reference)
+    tokens = [5, 4, 98, 3, 2, 50]
+    expected = reference(torch.tensor([tokens])).logits[0]
+    for _ in range(2):
+        torch.testing.assert_close(passes.score(tokens), expected, atol=1e-4, rtol=1e-5)
+    assert passes.model._quickened is not None
+    assert passes.model._quickened._proven
+
+
+@torch.inference_mode()
+def test_a_model_that_is_not_what_it_seems_keeps_its_modules(
+    zoo: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A norm of the right name and class that computes something else."""
+    passes = quick_passes(zoo.reference("llama-gqa"))
+    norm = passes.model.module.model.norm
+    plain = type(norm).forward
+    norm.forward = lambda states: plain(norm, states) * 1.01
+    quickened = passes.model._quickened
+    assert quickened is not None
+    with caplog.at_level(logging.WARNING):
+        first = passes.score([1, 2, 3])
+    assert "own modules are used" in caplog.text
+    assert torch.equal(passes.score([1, 2, 3]), first)
+    expected = zoo.reference("llama-gqa")(torch.tensor([[1, 2, 3]])).logits[0]
+    torch.testing.assert_close(first, expected * 1.01, atol=1e-4, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_weights_that_prove_nothing_leave_it_open(zoo: Any) -> None:
+    reference = zoo.reference("llama-gqa")
+    passes = LocalPasses(CausalModel(copy.deepcopy(reference.config), torch.float32, CPU))
+    quickened = passes.model._quickened
+    assert quickened is not None
+    passes.take((name, weight * torch.nan) for name, weight in reference.named_parameters())
+    assert bool(passes.score([1, 2]).isnan().all())
+    assert not quickened._proven
+    passes.take(reference.named_parameters())
+    passes.score([1, 2])
+    assert quickened._proven
+    # And what is NaN later is seen.
+    passes.take((name, weight * torch.nan) for name, weight in reference.named_parameters())
+    assert bool(passes.score([1, 2]).isnan().all())

@@ -1,0 +1,97 @@
+"""An announcement of very many pieces: packed, or refused with what would help."""
+
+import struct
+
+import pytest
+import xxhash
+from google.protobuf.message import DecodeError
+
+from kubealign.v1 import batch_pb2, refit_pb2
+from kubealign_services.bus.memory import MemoryBus
+from kubealign_services.refit.announcing import (
+    AnnouncementTooLarge,
+    announcement_of,
+    from_the_bus,
+    on_the_bus,
+)
+from kubealign_services.refit.broadcast import RefitFailed, WeightsBroadcast
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def announced(ranks: int, pieces: int) -> refit_pb2.WeightsAnnouncement:
+    parts = [
+        refit_pb2.WeightsPart(
+            rank=rank,
+            size_bytes=2 * pieces,
+            tensors=[
+                refit_pb2.TensorEntry(
+                    name=f"model.layers.{piece}.self_attn.q_proj.weight",
+                    shape=[64, 4096],
+                    start=[64 * rank, 0],
+                    whole_shape=[4096, 4096],
+                    dtype="BF16",
+                    offset_bytes=524288 * piece,
+                    size_bytes=524288,
+                    checksum=xxhash.xxh3_64_hexdigest(f"{rank}.{piece}".encode()),
+                )
+                for piece in range(pieces)
+            ],
+        )
+        for rank in range(ranks)
+    ]
+    return announcement_of(parts, fence=1, version=7, canary=refit_pb2.Canary(tokens=[1, 2]))
+
+
+def test_a_short_one_travels_as_it_is() -> None:
+    short = announced(1, 10)
+    assert on_the_bus(short, 1 << 20) == short.SerializeToString()
+    assert from_the_bus(on_the_bus(short, 1 << 20)) == short
+
+
+def test_one_of_tens_of_thousands_of_pieces_goes_through() -> None:
+    long = announced(16, 3000)
+    plain = long.SerializeToString()
+    assert len(plain) > 4 << 20
+    data = on_the_bus(long, 2 << 20)
+    assert from_the_bus(data) == long
+
+
+def test_one_that_is_too_long_says_what_would_help() -> None:
+    with pytest.raises(AnnouncementTooLarge) as caught:
+        on_the_bus(announced(2, 1000), 10_000)
+    text = str(caught.value)
+    assert "weights version 7 names 2000 pieces of 2 ranks" in text
+    assert "the bus takes 10000: fewer ranks (spec.trainer.ranks)" in text
+
+
+async def test_the_refit_fails_with_that_before_anybody_waits() -> None:
+    async def publish(fence: int, version: int) -> refit_pb2.WeightsAnnouncement:
+        return announced(2, 1000)
+
+    bus = MemoryBus(max_payload=10_000)
+    async with WeightsBroadcast(bus, publish, fence=1, min_replicas=1, timeout=30) as broadcast:
+        with pytest.raises(RefitFailed, match="names 2000 pieces of 2 ranks"):
+            await broadcast.publish(7)
+    await bus.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0\1",
+        struct.pack("<BI", 0, 2**31) + b"x",
+        struct.pack("<BI", 0, 100) + b"no zstd",
+        on_the_bus(announced(1, 1000), 1 << 20)[:-9],
+        b"\xff\xff",
+    ],
+)
+def test_other_bytes_are_no_announcement(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        from_the_bus(data)
+
+
+def test_the_digest_is_of_all_parts() -> None:
+    one, other = announced(1, 3), announced(2, 3)
+    assert one.weights != other.weights
+    assert one.weights == batch_pb2.WeightsId(fence=1, version=7, digest=one.weights.digest)

@@ -1,0 +1,97 @@
+"""Pieces in a snapshot: converted as torch converts them, with the checksum of what was written."""
+
+import pytest
+import torch
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kubealign.v1 import refit_pb2
+from kubealign_services.refit import checking, piece_copy
+from kubealign_services.refit.checking import verify
+from kubealign_services.refit.manifest import CorruptTransfer
+from kubealign_services.refit.piece_copy import Bytes, copied
+
+pytestmark = pytest.mark.timeout(60)
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+class Memory:
+    """The first `mapped_bytes` are written in place, the others put."""
+
+    def __init__(self, size: int, mapped_bytes: int) -> None:
+        self.data: Bytes = torch.full((size,), 255, dtype=torch.uint8).numpy()
+        self._mapped_bytes = mapped_bytes
+
+    def mapped(self, offset: int, count: int) -> Bytes | None:
+        return self.data[offset : offset + count] if offset + count <= self._mapped_bytes else None
+
+    def put(self, data: memoryview, offset: int) -> None:
+        self.data[offset : offset + len(data)] = memoryview(data)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(DTYPES),
+    st.sampled_from(DTYPES),
+    st.sampled_from([0, 1, 31, 1000, 32704, 32705, 70_001]),
+    st.booleans(),
+    st.sampled_from([0, 100_000, 1 << 30]),
+    st.sampled_from([64, 4096, 1 << 20]),
+    st.integers(0, 2**31),
+)
+def test_the_bytes_are_torchs(
+    given_in: torch.dtype,
+    wanted: torch.dtype,
+    count: int,
+    is_strided: bool,
+    mapped_bytes: int,
+    stretch: int,
+    seed: int,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(2 * count, generator=generator) * 10 ** torch.empty(2 * count).uniform_(
+        -30, 4, generator=generator
+    )
+    source = values.to(given_in)[::2] if is_strided else values[:count].to(given_in)
+    expected = source.to(wanted).clone(memory_format=torch.contiguous_format).view(torch.uint8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(piece_copy, "_STRETCH_BYTES", stretch)
+        memory = Memory(len(expected) + 128, mapped_bytes)
+        checksum = copied(source, wanted, memory, 64)
+    written = torch.from_numpy(memory.data)
+    assert torch.equal(written[64:-64], expected)
+    assert bool((written[:64] == 255).all()) and bool((written[-64:] == 255).all())
+    assert checksum == xxhash.xxh3_64_hexdigest(expected.numpy().data)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_every_corrupt_piece_is_named_by_any_number_of_threads(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    data = bytearray(range(200)) * 5
+    entries = [
+        refit_pb2.TensorEntry(
+            name=f"t{place}",
+            offset_bytes=100 * place,
+            size_bytes=13 * place,
+            checksum=xxhash.xxh3_64_hexdigest(data[100 * place : 100 * place + 13 * place]),
+        )
+        for place in range(7)
+    ]
+    verify(memoryview(data), entries, "here")
+    verify(memoryview(data), [], "here")
+    for place in (2, 6):
+        data[100 * place] ^= 1
+    with pytest.raises(CorruptTransfer, match=r"2 of 7 tensors from here have the wrong checksum: t2, t6$"):
+        verify(memoryview(data), entries, "here")
+
+
+@given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 5))
+def test_shares_hold_every_place_once_and_differ_by_one_piece_at_most(sizes: list[int], count: int) -> None:
+    shares = checking._shares(sizes, count)
+    assert sorted(place for share in shares for place in share) == list(range(len(sizes)))
+    totals = [sum(sizes[place] for place in share) for share in shares]
+    assert max(totals) - min(totals) <= max(sizes, default=0)

@@ -1,0 +1,120 @@
+"""Who streams from whom: nobody to more than `fan_out`, nobody from below itself, everybody from somebody."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kubealign_services.refit.relay_tree import SENDER, Ask, RelayTree
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def ask(name: str, serves: bool = True, delta: bool = False, pieces: frozenset[int] | None = None) -> Ask:
+    return Ask(name, f"{name}:1" if serves else "", pieces, delta)
+
+
+def test_the_first_are_the_senders_and_the_next_theirs() -> None:
+    """Fan-out 2: a and b from the sender, c and d from a, e and f from b, g from c."""
+    tree = RelayTree(2)
+    parents = [tree.parent_of(ask(name)) for name in "abcdefg"]
+    assert parents == [SENDER, SENDER, "a:1", "a:1", "b:1", "b:1", "c:1"]
+
+
+def test_who_asks_again_takes_no_second_place() -> None:
+    tree = RelayTree(2)
+    for name in "aab":
+        assert tree.parent_of(ask(name)) == SENDER
+    assert tree.parent_of(ask("c")) == "a:1"
+
+
+def test_whoever_loses_its_parent_takes_its_place_and_nobody_is_sent_there_again() -> None:
+    tree = RelayTree(2)
+    for name in "abcdef":
+        tree.parent_of(ask(name))
+    # a dies: c says so and takes its place at the sender; d goes where there is room.
+    assert tree.parent_of(ask("c"), ["a:1"]) == SENDER
+    assert tree.parent_of(ask("d"), ["a:1"]) == "c:1"
+    assert tree.parent_of(ask("g")) == "c:1"
+    assert tree.parent_of(ask("h")) != "a:1"
+    # It was not dead after all.
+    assert tree.parent_of(ask("a")) != SENDER
+    assert "a:1" in {tree.parent_of(ask(name)) for name in "ijklmnopqrstuvwxyz"}
+
+
+def test_only_of_its_own_parent_is_a_receiver_believed() -> None:
+    tree = RelayTree(1)
+    for name in "abc":
+        tree.parent_of(ask(name))
+    # d has never been sent to c: it is spared c itself, and the others are not.
+    assert tree.parent_of(ask("d", serves=False), ["c:1"]) == SENDER
+    assert tree.parent_of(ask("e")) == "c:1"
+
+
+def test_nobody_is_sent_to_who_does_not_have_it() -> None:
+    tree = RelayTree(1)
+    assert tree.parent_of(ask("part", pieces=frozenset({1, 2}))) == SENDER
+    assert tree.parent_of(ask("less", pieces=frozenset({2}))) == "part:1"
+    # Beyond the fan-out rather than not at all.
+    assert tree.parent_of(ask("all")) == SENDER
+    assert tree.parent_of(ask("more", pieces=frozenset({3}))) == "all:1"
+
+
+def test_changes_come_from_those_who_took_changes() -> None:
+    tree = RelayTree(2)
+    assert tree.parent_of(ask("dense")) == SENDER
+    assert tree.parent_of(ask("delta", delta=True)) == SENDER
+    assert tree.parent_of(ask("later", delta=True)) == "delta:1"
+    # The weights that the changes result in are there, too.
+    assert [tree.parent_of(ask(name)) for name in ("x", "y", "z")] == ["dense:1", "dense:1", "delta:1"]
+
+
+def test_who_serves_nobody_has_no_children() -> None:
+    tree = RelayTree(1)
+    tree.parent_of(ask("leaf", serves=False))
+    assert tree.parent_of(ask("b", serves=False)) == SENDER
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.integers(1, 4),
+    st.lists(st.tuples(st.integers(0, 25), st.booleans(), st.booleans()), min_size=1, max_size=80),
+)
+def test_no_circles_and_no_crowds(fan_out: int, events: list[tuple[int, bool, bool]]) -> None:
+    """Receivers ask in any order, again, and after their parent failed them; each serves. Who is said to have
+    failed, and has not asked since, takes no place."""
+    tree = RelayTree(fan_out)
+    failed: set[str] = set()
+    parents: dict[str, str] = {}
+    lost: dict[str, list[str]] = {}
+    for number, fails, delta in events:
+        name = f"w{number}"
+        if fails and parents.get(name, SENDER) != SENDER:
+            lost.setdefault(name, []).append(parents[name])
+            failed.add(parents[name])
+        failed.discard(f"{name}:1")
+        said = lost.get(name, [])
+        parent = tree.parent_of(ask(name, delta=delta), said)
+        assert parent not in said
+        parents[name] = parent
+        # Following whom each was told to ask leads to the sender.
+        at, steps = name, 0
+        while parents[at] != SENDER:
+            at, steps = parents[at].removesuffix(":1"), steps + 1
+            assert steps <= len(parents), f"{name} waits for itself"
+        crowds = Counter(
+            above for below, above in parents.items() if above != SENDER and f"{below}:1" not in failed
+        )
+        assert max(crowds.values(), default=0) <= fan_out
+
+
+def test_many_receivers_are_placed_and_none_is_far() -> None:
+    tree = RelayTree(2)
+    parents = {f"w{number}:1": tree.parent_of(ask(f"w{number}")) for number in range(254)}
+    assert max(Counter(parents.values()).values()) == 2
+    depth: dict[str, int] = {SENDER: 0}
+    for address, parent in parents.items():
+        depth[address] = depth[parent] + 1
+    # 2 + 4 + ... + 128 = 254.
+    assert max(depth.values()) == 7

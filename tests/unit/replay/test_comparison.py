@@ -1,0 +1,92 @@
+"""Which figures of two runs differ, and whether rounding explains it."""
+
+import math
+from typing import Any
+
+import pytest
+
+from kubealign.cli.replay_view import Verdict, replay_view
+from kubealign.replay.comparison import Difference, compare, last_lines
+
+LINE = {"step": 3, "fence": 1, "time": 5.0, "seconds/step": 2.0, "tokens_per_second": 10.0, "refit/bytes": 1}
+
+
+def line(**figures: float) -> dict[str, Any]:
+    return LINE | {name.replace("_", "/", 1): value for name, value in figures.items()}
+
+
+def test_times_and_what_only_the_recorded_step_says_are_not_compared() -> None:
+    recorded = {3: line(trainer_loss=0.5, reward_mean=0.25) | {"seconds/step": 9.0, "time": 8.0, "fence": 4}}
+    found = compare(recorded, {3: line(trainer_loss=0.5)})
+    assert (found.steps, found.figures, list(found.differences)) == (1, 1, [])
+    assert found.largest is None and found.beyond(0.0) is None
+
+
+def test_one_bit_is_a_difference_that_rounding_explains() -> None:
+    next_up = math.nextafter(0.5, 1.0)
+    found = compare({3: line(trainer_loss=0.5)}, {3: line(trainer_loss=next_up)})
+    (difference,) = found.differences
+    assert difference == Difference(3, "trainer/loss", 0.5, next_up)
+    assert 0 < difference.relative < 1e-15
+    assert found.beyond(1e-4) is None and found.beyond(0.0) == difference
+
+
+def test_the_first_step_that_differs_comes_first() -> None:
+    recorded = {step: line(a_x=1.0, b_x=2.0) for step in (1, 2, 10)}
+    replayed = {10: line(a_x=5.0, b_x=2.0), 2: line(a_x=1.0, b_x=2.0002), 1: line(a_x=1.0, b_x=2.0)}
+    found = compare(recorded, replayed)
+    assert [(each.step, each.figure) for each in found.differences] == [(2, "b/x"), (10, "a/x")]
+    # |2.0002 - 2| / 2.0002, and |5 - 1| / 5.
+    assert found.differences[0].relative == pytest.approx(0.0002 / 2.0002)
+    assert found.beyond(1e-3) == found.largest == Difference(10, "a/x", 1.0, 5.0)
+
+
+def test_what_is_no_number_is_equal_to_itself_alone() -> None:
+    nan, inf = math.nan, math.inf
+    assert not compare({1: line(a_x=nan)}, {1: line(a_x=nan)}).differences
+    assert compare({1: line(a_x=nan)}, {1: line(a_x=1.0)}).beyond(1e9) is not None
+    assert compare({1: line(a_x=inf)}, {1: line(a_x=1.0)}).beyond(1e9) is not None
+
+
+def test_a_figure_that_was_not_recorded_is_a_difference() -> None:
+    found = compare({1: line()}, {1: line(a_x=1.0)})
+    assert found.beyond(1e9) == found.differences[0] and math.isnan(found.differences[0].recorded)
+
+
+def test_sums_that_cancel_out_do_not_differ_by_their_last_bits() -> None:
+    assert compare({1: line(a_x=1e-9)}, {1: line(a_x=-3e-9)}).beyond(1e-4) is None
+    assert compare({1: line(a_x=1e-3)}, {1: line(a_x=-3e-3)}).beyond(1e-4) is not None
+
+
+def test_the_last_line_of_a_step_counts_and_validations_do_not() -> None:
+    lines = [LINE | {"fence": 1}, {"step": 3, "val/loss": 1.0}, LINE | {"fence": 2}]
+    assert last_lines(lines) == {3: LINE | {"fence": 2}}
+
+
+def verdict(recorded: float, replayed: float, **how: Any) -> Verdict:
+    usual: dict[str, Any] = {"tolerance": 1e-4, "changed": False, "weights": None, "threads": (1, 1)}
+    comparison = compare({3: line(a_x=recorded)}, {3: line(a_x=replayed)})
+    return Verdict(comparison=comparison, asked=1, **usual | how)
+
+
+@pytest.mark.parametrize(
+    ("given", "passes", "says"),
+    [
+        (verdict(1.0, 1.0, weights=True), True, "1 figures of 1 steps: equal bit for bit"),
+        (verdict(1.0, 1.0, weights=False), False, "final weights: not equal"),
+        (verdict(1.0, 1.00001), True, "equal up to rounding; the largest relative difference is 1e-05"),
+        (verdict(1.0, 1.00001, weights=False), True, "up to rounding"),
+        (verdict(1.0, 1.1), False, "step 3 is the first that differs, in a/x: 1 recorded, 1.1 now"),
+        (verdict(1.0, 1.1, changed=True), True, "step 3 is the first that differs"),
+        (verdict(1.0, 1.1, threads=(2, 1)), False, "computed with 2 threads then, with 1 now"),
+    ],
+)
+def test_the_verdict(given: Verdict, passes: bool, says: str) -> None:
+    assert given.passed is passes
+    assert any(says in str(part) for part in replay_view(given))
+
+
+def test_steps_that_were_not_reached_are_no_success() -> None:
+    short = Verdict(compare({}, {}), 2, 1e-4, changed=True, weights=None, threads=(None, None))
+    assert not short.passed
+    assert "only 0 of 2 steps" in str(replay_view(short)[1])

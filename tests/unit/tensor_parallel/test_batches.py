@@ -1,0 +1,39 @@
+"""What the first process tells the others of a pass arrives whole."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
+from kubealign_services.generation.torch_engine.tensor_parallel.batches import batch_of, numbers_of
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> RaggedBatch:
+    decoding = draw(st.integers(0, 3))
+    lengths = [1] * decoding + draw(st.lists(st.integers(1, 40), min_size=decoding == 0, max_size=3))
+    earlier = [draw(st.integers(0, 90)) for _ in lengths]
+    total = sum(lengths)
+    numbers = np.random.default_rng(draw(st.integers(0, 99)))
+    return RaggedBatch(
+        tokens=numbers.integers(0, 10**6, total),
+        positions=np.concatenate([np.arange(e, e + n) for e, n in zip(earlier, lengths, strict=True)]),
+        lengths=np.array(lengths, np.int64),
+        decoding=decoding,
+        tables=numbers.integers(0, 10**6, (len(lengths), 20), np.int32),
+        wanted=np.flatnonzero(numbers.integers(0, 2, total)),
+    )
+
+
+@given(batch=batches())
+def test_there_and_back(batch: RaggedBatch) -> None:
+    """All but what stands in the tables beyond the longest sequence."""
+    numbers = numbers_of(batch)
+    assert numbers.dtype == np.int64
+    found = batch_of(numbers)
+    most = -(-int(batch.contexts.max()) // PAGE_TOKENS)
+    assert found.decoding == batch.decoding
+    for name in ("tokens", "positions", "lengths", "wanted"):
+        assert np.array_equal(getattr(found, name), getattr(batch, name))
+    assert np.array_equal(found.tables, batch.tables[:, :most])
+    assert found.tables.dtype == np.int32

@@ -1,0 +1,73 @@
+"""Linear layers by oneDNN give what torch's own give, and so do their gradients."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear as plain
+
+from kubealign_services.training.torch_backend import cpu_linear
+from kubealign_services.training.torch_backend.cpu_linear import CpuLinear, linear, product, use_cpu_linear
+
+
+def drawn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(1, 37, 24), (5, 24), (24,)])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_values_and_gradients_are_those_of_fp64(shape: tuple[int, ...], with_bias: bool) -> None:
+    x, weight, bias = drawn(*shape, seed=1), drawn(40, 24, seed=2), drawn(40, seed=3)
+    upward = drawn(*shape[:-1], 40, seed=4)
+    found, wanted = [], []
+    for dtype, function, into in ((torch.float32, linear, found), (torch.float64, plain, wanted)):
+        leaves = [each.detach().to(dtype, copy=True).requires_grad_() for each in (x, weight, bias)]
+        out = function(leaves[0], leaves[1], leaves[2] if with_bias else None)
+        out.backward(upward.to(dtype))
+        into += [out.detach(), *(leaf.grad for leaf in leaves[: 3 if with_bias else 2])]
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-6)
+
+
+def test_it_is_one_dnn_that_computes_in_fp32_and_torch_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cpu_linear._works()
+    asked: list[tuple[int, ...]] = []
+    real = torch.ops.mkldnn._linear_pointwise
+
+    def noted(x: Tensor, *rest: object) -> Tensor:
+        asked.append(tuple(x.shape))
+        found: Tensor = real(x, *rest)
+        return found
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", noted)
+    x, weight = drawn(6, 4, seed=1).requires_grad_(), drawn(3, 4, seed=2).requires_grad_()
+    linear(x, weight).sum().backward()
+    assert asked == [(6, 4), (6, 3), (3, 6)]  # y, dx = g W, dW = g^T x
+    for dtype in (torch.float64, torch.bfloat16):
+        torch.testing.assert_close(
+            linear(x.to(dtype), weight.to(dtype)), plain(x.to(dtype), weight.to(dtype))
+        )
+    assert product(x.detach()[:0], weight.detach()).shape == (0, 3)
+    assert len(asked) == 3
+
+
+def test_only_what_wants_a_gradient_gets_one() -> None:
+    x, weight = drawn(6, 4, seed=1).requires_grad_(), drawn(3, 4, seed=2)
+    linear(x, weight).sum().backward()
+    assert weight.grad is None
+    torch.testing.assert_close(x.grad, weight.sum(0).expand(6, 4))
+    with torch.no_grad():
+        assert not linear(x, weight).requires_grad
+
+
+def test_layers_keep_their_names_and_subclasses_their_own_pass() -> None:
+    class Doubled(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return 2 * super().forward(input)
+
+    model = nn.Sequential(nn.Linear(4, 4), Doubled(4, 4))
+    names, x = list(model.state_dict()), drawn(2, 4, seed=1)
+    before = model(x)
+    use_cpu_linear(model)
+    assert [type(module) for module in model] == [CpuLinear, Doubled]
+    assert list(model.state_dict()) == names
+    torch.testing.assert_close(model(x), before)
