@@ -91,10 +91,8 @@ def generate(spec: AlignmentJobSpec, folder: Path | None = None) -> None:
     parameters = SamplingParameters(RESPONSE, RESPONSE, sampling.temperature, sampling.top_k, sampling.top_p)
     for request in requests(engine_spec.max_sequences, work.prompt, parameters):
         engine.add(request)
-    # Each has its slot of the cache from the start: what follows when all are in is more of the same.
-    while engine.load().waiting:
-        engine.step()
-    for _ in range(3):
+    # To the end: pages are taken as they are filled.
+    while engine.load().waiting or engine.load().running:
         engine.step()
 
 

@@ -46,8 +46,9 @@ class LayerCost:
         return self.shared / common + split / tensor
 
 
-def layer_cost(shape: ModelShape, layer: int, precision: Precision) -> LayerCost:
-    """Of one layer, from the tensors that autograd holds.
+def layer_cost(shape: ModelShape, layer: int, precision: Precision, lean: bool = False) -> LayerCost:
+    """Of one layer, from the tensors that autograd holds. lean: the torch backend's in fp32, which computes
+    again what is cheap: of a norm the division, of a gated MLP activation and product.
 
     A norm keeps its input, the input divided by its root mean square, and the result; in bf16 the first in
     fp32. Attention keeps queries, keys and values, both repeated to the number of queries' heads, its result
@@ -55,12 +56,12 @@ def layer_cost(shape: ModelShape, layer: int, precision: Precision) -> LayerCost
     projections, the activation and the product; another one two.
     """
     size = 2 if precision is Precision.BFLOAT16 else 4
-    kept_in_norm = 4 + 2 * size
+    kept_in_norm = 4 + size * (1 if lean else 2)
     queries, keys = shape.query_width, shape.key_width
     inside = size * (3 * queries + queries) + 4 * shape.heads
     core = inside - size * (queries + 2 * keys)
     attention = inside + size * queries + kept_in_norm * (queries + keys) * shape.head_norms
-    shared, factor = 2 * kept_in_norm * shape.hidden, 4 if shape.gated else 2
+    shared, factor = 2 * kept_in_norm * shape.hidden, 4 if shape.gated and not lean else 2
     if shape.is_sparse(layer):
         # Each token visits several experts; its way in and out of them is copied too.
         active = shape.experts_per_token

@@ -74,7 +74,8 @@ def _torch(model: TrainedModel) -> list[Moment]:
     ranks, size = trainer.ranks, width(precision)
     states = torch_states(model.weights, model.adapted, precision, ranks)
     tokens = model.tokens(ranks)
-    costs = [layer_cost(shape, index, precision) for index in range(shape.layers)]
+    lean = precision is Precision.FLOAT32
+    costs = [layer_cost(shape, index, precision, lean) for index in range(shape.layers)]
     spec = trainer.backend.torch
     recompute = Recompute.LAYERS if spec and spec.gradient_checkpointing else Recompute.NOTHING
     kept = sum(cost.kept(1, False, recompute) for cost in costs) + ends(

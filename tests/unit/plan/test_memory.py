@@ -85,6 +85,9 @@ def test_activations_of_a_layer_by_hand() -> None:
     assert cost.kept(1, False, Recompute.LAYERS) == 4 * 8
     # Computed again from queries of 8, keys and values of 4 each; the result stays with the projection.
     assert cost.kept(1, False, Recompute.ATTENTION) == 4 * (2 * 3 * 8 + (8 + 4 + 4) + 8 + 4 * 16)
+    # Neither what a norm divides, nor activation and product.
+    lean = layer_cost(SHAPE, 0, FP32, lean=True)
+    assert lean.kept(1, False, Recompute.NOTHING) == 4 * (2 * 2 * 8 + 5 * 8 + 2 + 2 * 16)
 
 
 def test_tensor_ranks_divide_the_matrices_and_sequence_parallel_ones_the_rest() -> None:
