@@ -126,7 +126,7 @@ def test_one_rank_in_fp32_by_hand() -> None:
     trainer = Trainer(backend=Backend(torch=TorchBackend(microbatch_tokens=16)))
     found = trained(TrainedModel(SHAPE, trainer, WORK, Device.CPU))
     weights = 2 * 80 + 2 * (2 * 64 + 2 * 32 + 3 * 128 + 16) + 8
-    layers, ends = 2 * 4 * (48 + 40 + 2 + 64), 4 * (2 * 8 + 2 * 8)
+    layers, ends = 2 * 4 * (32 + 40 + 2 + 32), 4 * (2 * 8 + 2 * 8)
     assert found.name == "layers' backward"
     assert found.parts["weights"] + found.parts["gradients"] + found.parts["optimizer"] == 16 * weights
     assert found.parts["activations"] == 16 * (layers + ends + 4 * (3 * 16 + 8))
