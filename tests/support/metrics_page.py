@@ -7,6 +7,7 @@ from pathlib import Path
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 #: Where the spec asks for an importance correction, an overlong penalty, a dual clip, or a workflow.
 ASKED_FOR = (
+    "seconds/record",
     "importance/",
     "policy/behaviour_kl",
     "policy/clip_dual_fraction",
