@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -136,8 +136,10 @@ class ForkServer:
                 raise RunFailed(f"{name} is not started: the fork server was ended")
             process = self._context.Process(target=target, name=name, args=arguments)
             try:
-                self._ensure_running()
-                process.start()
+                with self._orders():
+                    multiprocessing.forkserver.ensure_running()  # type: ignore[attr-defined]
+                    # Where the server ends between the two, this starts another: with the same orders.
+                    process.start()
             except (EOFError, OSError) as error:
                 # The fork server died meanwhile, and what it had begun to start with it.
                 cause = error
@@ -151,13 +153,19 @@ class ForkServer:
 
     def _ensure_running(self) -> None:
         """Start the fork server where it is not running, or has died."""
+        with self._orders():
+            multiprocessing.forkserver.ensure_running()  # type: ignore[attr-defined]
+
+    @contextlib.contextmanager
+    def _orders(self) -> Iterator[None]:
+        """A fork server that is started within the block has this one's orders."""
         orders = preload.Preload(
             os.getpid(), str(self._log), str(self._pid_file), self._environment, self._modules
         )
         self._context.set_forkserver_preload([preload.__name__])
         os.environ[preload.VARIABLE] = orders.to_json()
         try:
-            multiprocessing.forkserver.ensure_running()  # type: ignore[attr-defined]
+            yield
         finally:
             del os.environ[preload.VARIABLE]
 
