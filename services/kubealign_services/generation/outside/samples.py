@@ -53,9 +53,8 @@ def _ending(
     if tokens[-1] in ends:
         return Finish.STOP, decode(tokens[:-1])
     if request.sampling.stop:
-        stops = StopStrings(decode, request.sampling.stop)
-        for count in range(1, len(tokens) + 1):
-            text = stops.push(tokens[:count], may_stop=count >= request.sampling.min_tokens)
-            if text is not None:
-                return Finish.STOP, text
+        stopped = StopStrings(decode, request.sampling.stop).follow(tokens, request.sampling.min_tokens)
+        if stopped is not None:
+            _, text = stopped
+            return Finish.STOP, text
     return Finish.LENGTH, decode(tokens)
