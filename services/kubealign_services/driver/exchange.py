@@ -110,8 +110,11 @@ class Exchange:
             if pump.done():
                 pump.result()
         self._news.clear()
-        mine = [failure for failure in self._failures if failure.group_id in ledger.groups]
-        self._failures = [failure for failure in self._failures if failure.group_id not in ledger.groups]
+        mine = [failure for failure in self._failures if ledger.concerns(failure)]
+        others = [other for other in self._ledgers if other is not ledger]
+        self._failures = [
+            failure for failure in self._failures if any(other.concerns(failure) for other in others)
+        ]
         mine += ledger.overdue(time.monotonic())
         for failure in mine:
             if failure.permanent:

@@ -49,6 +49,7 @@ class Failure:
     """Why an attempt at a group came to nothing. permanent: another try cannot mend it."""
 
     group_id: str
+    attempt: int
     cause: str
     permanent: bool = False
 
@@ -90,10 +91,13 @@ class Ledger:
             self.dropped += 1
             return None
         if rollout.finish_reason == rollout_pb2.FINISH_REASON_FAILED:
-            return Failure(rollout.group_id, f"rollout worker {rollout.worker}: {rollout.error}")
+            return Failure(
+                rollout.group_id, rollout.attempt, f"rollout worker {rollout.worker}: {rollout.error}"
+            )
         if rollout.sample >= group.samples:
             return Failure(
                 rollout.group_id,
+                rollout.attempt,
                 f"rollout worker {rollout.worker} sent sample {rollout.sample} of {group.samples}",
             )
         group.rollouts[rollout.sample] = rollout
@@ -110,7 +114,7 @@ class Ledger:
             self.dropped += 1
             return None
         if score.error:
-            return Failure(score.group_id, score.error, permanent=score.permanent)
+            return Failure(score.group_id, score.attempt, score.error, permanent=score.permanent)
         group.scores[key] = score
         self._note_completion(group, now)
         return None
@@ -126,10 +130,18 @@ class Ledger:
     def overdue(self, now: float) -> list[Failure]:
         """Groups that are not whole at their deadline, with what is missing."""
         return [
-            Failure(group.group_id, f"after {now - group.asked_at:.0f} s {self._missing(group)}")
+            Failure(
+                group.group_id, group.attempt, f"after {now - group.asked_at:.0f} s {self._missing(group)}"
+            )
             for group in self.groups.values()
             if group.completed_at is None and now >= group.deadline
         ]
+
+    def concerns(self, failure: Failure) -> bool:
+        """Whether a failure is of an attempt that nobody has given up since: of one attempt several samples
+        may fail, and the later ones say nothing of the attempt after it."""
+        group = self.groups.get(failure.group_id)
+        return group is not None and group.attempt == failure.attempt
 
     def next_deadline(self) -> float | None:
         return min(

@@ -12,6 +12,7 @@ from kubealign.spec.rewards import Reward, RewardFunction
 from kubealign.v1 import rollout_pb2, scoring_pb2
 from kubealign_services.batch.codec import encode
 from kubealign_services.batch.packed import Batch
+from kubealign_services.bus.contract import Delivery
 from kubealign_services.bus.memory import MemoryBus
 from kubealign_services.data.order import Cursor
 from kubealign_services.data.prepared import PreparedRow
@@ -157,6 +158,59 @@ async def test_a_failed_group_is_asked_for_again_with_other_seeds() -> None:
         assert sorted(group.group_id for group in groups) == ["0/0", "0/1", "0/2"]
         first, second = (list(item.seeds) for item in asked if item.group_id == "0/1")
         assert set(first).isdisjoint(second)
+
+
+class SlowToAskAgain(MemoryBus):
+    """Holds back what is asked for a second time until four rollouts have come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_again, self.four_came = asyncio.Event(), asyncio.Event()
+        self._came = 0
+
+    async def publish(self, subject: str, data: bytes, message_id: str) -> None:
+        if subject == "work" and rollout_pb2.WorkItem.FromString(data).attempt == 1:
+            self.asked_again.set()
+            await self.four_came.wait()
+        await super().publish(subject, data, message_id)
+
+    async def pull(self, subject: str, consumer: str, count: int, wait: float) -> list[Delivery]:
+        pulled = await super().pull(subject, consumer, count, wait)
+        self._came += len(pulled) if subject == "rollouts" else 0
+        if self._came == 4:
+            self.four_came.set()
+        return pulled
+
+
+async def test_samples_that_fail_together_count_as_one_attempt() -> None:
+    """The second sample of a group fails after its first has been told, and before the group is asked for
+    again: while another group is."""
+    bus = SlowToAskAgain()
+    other = bus.another()
+
+    async def send(rollout: rollout_pb2.Rollout) -> None:
+        name = f"{rollout.group_id}:{rollout.attempt}:{rollout.sample}"
+        await other.publish("rollouts", rollout.SerializeToString(), name)
+
+    async def work() -> rollout_pb2.WorkItem:
+        (delivery,) = await other.pull("work", "w", 1, 5.0)
+        await delivery.ack()
+        return rollout_pb2.WorkItem.FromString(delivery.data)
+
+    async with Exchange(bus, 1, asyncio.Event(), lambda text: None) as opened, asyncio.timeout(10):
+        buffer = GroupBuffer(opened, epochs(), plan(prompts_per_step=2), "train", ())
+        taking = asyncio.create_task(buffer.take(version=0))
+        items = [await work() for _ in range(2)]
+        for item in items:
+            await send(rollout_of(item, 0, error="out of memory"))
+        await bus.asked_again.wait()
+        for item in items:
+            await send(rollout_of(item, 1, error="out of memory"))
+        for item in [await work() for _ in range(2)]:
+            for sample in range(2):
+                await send(rollout_of(item, sample))
+        assert [group.attempt for group in await taking] == [1, 1]
+        assert buffer.given_up == []
 
 
 async def test_another_prompt_takes_the_place_of_one_that_keeps_failing() -> None:
