@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numba import int64, njit, types, uint8, uint16, uint32, uint64
+from numba import int64, types, uint8, uint16, uint32, uint64
+
+from kubealign_services.compiled import compiled_at_once
 
 #: Elements. A block stays in the cache, and a distance within one takes 16 bits.
 BLOCK = 1 << 16
@@ -31,7 +33,7 @@ def _collector(bits: Any, lanes: int) -> Kernel:
     words = BLOCK // lanes
     is_short = lanes == 4
 
-    @njit(
+    @compiled_at_once(
         int64(
             types.Array(uint64, 1, "C", readonly=True),
             types.Array(uint64, 1, "C", readonly=True),
@@ -40,8 +42,6 @@ def _collector(bits: Any, lanes: int) -> Kernel:
             uint32[::1],
             uint8[:, ::1],
         ),
-        cache=True,
-        nogil=True,
     )
     def collect(old_words: Any, new_words: Any, old: Any, new: Any, counts: Any, planes: Any) -> Any:
         differing = np.empty(words + 1, np.uint32)
@@ -106,14 +106,12 @@ def _spreader(bits: Any, lanes: int) -> Kernel:
     is_short = lanes == 4
     one = np.uint32(1)
 
-    @njit(
+    @compiled_at_once(
         int64(
             bits[::1],
             types.Array(uint32, 1, "C", readonly=True),
             types.Array(uint8, 2, "C", readonly=True),
         ),
-        cache=True,
-        nogil=True,
     )
     def spread(elements: Any, counts: Any, planes: Any) -> Any:
         done = 0

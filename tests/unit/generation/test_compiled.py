@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kubealign_services.generation.torch_engine.cpu.compiled import compiled
+from kubealign_services.compiled import compiled
 
 
 def test_without_a_folder_to_keep_it_in() -> None:

@@ -1,5 +1,6 @@
 """Pieces in a snapshot: converted as torch converts them, with the checksum of what was written."""
 
+import numpy as np
 import pytest
 import torch
 import xxhash
@@ -8,9 +9,10 @@ from hypothesis import strategies as st
 
 from kubealign.v1 import refit_pb2
 from kubealign_services.refit import checking, piece_copy
+from kubealign_services.refit.byte_kernels import Bytes, narrow, store
 from kubealign_services.refit.checking import verify
 from kubealign_services.refit.manifest import CorruptTransfer
-from kubealign_services.refit.piece_copy import Bytes, copied
+from kubealign_services.refit.piece_copy import copied
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -95,3 +97,33 @@ def test_shares_hold_every_place_once_and_differ_by_one_piece_at_most(sizes: lis
     assert sorted(place for share in shares for place in share) == list(range(len(sizes)))
     totals = [sum(sizes[place] for place in share) for share in shares]
     assert max(totals) - min(totals) <= max(sizes, default=0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 130), st.integers(0, 130), st.integers(0, 1000))
+def test_stored_past_the_cache_are_the_bytes_and_no_others(to: int, of: int, count: int) -> None:
+    """Wherever they begin and end."""
+    source = torch.arange(1200, dtype=torch.int64).remainder(251).to(torch.uint8).numpy()
+    memory = torch.full((1200,), 255, dtype=torch.uint8).numpy()
+    store(memory[to : to + count], source[of : of + count])
+    assert (memory[to : to + count] == source[of : of + count]).all()
+    assert (memory[:to] == 255).all() and (memory[to + count :] == 255).all()
+
+
+def test_narrowing_rounds_to_even_and_keeps_what_is_no_number() -> None:
+    cases = {
+        0x3F80_7FFF: 0x3F80,  # less than half: down
+        0x3F80_8000: 0x3F80,  # half, even below: down
+        0x3F81_8000: 0x3F82,  # half, odd below: up
+        0x3F80_8001: 0x3F81,  # more than half: up
+        0x7F7F_FFFF: 0x7F80,  # the largest float32 rounds to infinity
+        0xFF80_0000: 0xFF80,  # minus infinity
+        0x7FFF_FFFF: 0x7FC0,  # a NaN that rounding would carry into minus zero
+        0xFFFF_FFFF: 0x7FC0,
+        0x7F80_0001: 0x7FC0,  # a NaN that cutting off would make infinity
+        0x8000_0000: 0x8000,  # minus zero
+        0x0000_8001: 0x0001,  # among the subnormal numbers
+    }
+    bits, out = np.array(list(cases), np.uint32), np.empty(len(cases), np.uint16)
+    narrow(bits, out)
+    assert [hex(one) for one in out] == [hex(one) for one in cases.values()]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kubealign_services.generation.torch_engine.cpu.compiled import compiled
+from kubealign_services.compiled import compiled
 from kubealign_services.generation.torch_engine.cpu.elements import exponential, narrow, widen
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from kubealign_services.generation.torch_engine.cpu.compiled import compiled, compiled_at_once
+from kubealign_services.compiled import compiled, compiled_at_once
 from kubealign_services.generation.torch_engine.cpu.elements import narrow, widen
 
 

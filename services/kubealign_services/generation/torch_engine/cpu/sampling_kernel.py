@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kubealign_services.generation.torch_engine.cpu.compiled import compiled
+from kubealign_services.compiled import compiled
 from kubealign_services.generation.torch_engine.cpu.elements import exponential
 
 # Tokens whose weights are summed in float32, before the sums are in float64.

@@ -12,7 +12,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}
 
 
-def compiled_at_once(*signatures: str) -> Callable[[Function], Function]:
+def compiled_at_once(*signatures: object) -> Callable[[Function], Function]:
     """As `compiled`, for arguments of these types and no others, when the module is imported. The first such
     function loads the compiler: a process forked after that has it."""
     return lambda function: _made(function, list(signatures))
@@ -28,7 +28,7 @@ def compiled(function: Function) -> Function:
     return _made(function)
 
 
-def _made(function: Function, *signatures: list[str]) -> Function:
+def _made(function: Function, *signatures: list[object]) -> Function:
     options = {"nogil": True, "fastmath": _ARITHMETIC, "error_model": "numpy"}
     njit: Any = numba.njit
     try:
