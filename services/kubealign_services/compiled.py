@@ -1,6 +1,8 @@
 """Functions compiled to machine code when they are first called, and kept on disk for the next process."""
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -10,6 +12,25 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # Sums may be taken in any order, which is what vector instructions need. NaN and infinity stay what they are:
 # the engine must see them.
 _ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}
+
+_PACKAGE = Path(__file__).parent
+#: Where the functions are, and what they call.
+_SOURCES = ("refit", "generation/torch_engine/cpu")
+
+
+def _state_of_sources() -> str:
+    digest = hashlib.sha256()
+    for folder in _SOURCES:
+        for path in sorted((_PACKAGE / folder).glob("*.py")):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+# The compiler itself looks at a function's own file only, not at those of what it calls: it would go on with
+# machine code of yesterday's.
+_CONFIG: Any = numba.config
+_KEPT = Path(_CONFIG.CACHE_DIR or _PACKAGE / "__pycache__")
+_CONFIG.CACHE_DIR = str(_KEPT / f"kernels-{_state_of_sources()}")
 
 
 def compiled_at_once(*signatures: object) -> Callable[[Function], Function]:
@@ -21,9 +42,9 @@ def compiled_at_once(*signatures: object) -> Callable[[Function], Function]:
 def compiled(function: Function) -> Function:
     """The function, for one thread, without the interpreter's lock. Arrays are numpy's.
 
-    Machine code is kept beside the source, or else in the user's cache folder; where neither can be written,
-    each process compiles for itself. It is made anew when the function's own file changes, not when what it
-    calls in another file does.
+    Machine code is kept in the package's folder (or in NUMBA_CACHE_DIR), or else in the user's cache folder;
+    where neither can be written, each process compiles for itself. It is made anew when any file changes that
+    such functions are made of.
     """
     return _made(function)
 

@@ -1,9 +1,12 @@
-"""Copying pieces of weights into a snapshot: converted, checksummed and stored in one pass over the bytes.
+"""Copying pieces of weights into a snapshot: converted, checksummed and stored in one pass over the bytes, by
+as many threads as the process computes with.
 
-Pieces are copied by as many threads as the process computes with; within a piece a stretch is converted and
-checksummed while it is in the cache, and stored past it.
+The usual ones, as they are or float32 as bfloat16, are compiled (`checked_copy`). What is converted
+otherwise, or goes into a file that still has to grow, goes a stretch at a time, which stays in the cache
+between the steps.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,13 +19,12 @@ import xxhash
 from torch import Tensor
 
 from kubealign.v1 import refit_pb2
-from kubealign_services.refit.byte_kernels import Bytes, narrow, store
+from kubealign_services.refit.checked_copy import Bytes, checked_copy, checked_narrowing
 
 #: (offset of the first within the piece, count) -> bytes, which are good until the next are asked for
 Stretches = Callable[[int, int], Bytes]
 
-# A few of them fit into a last-level cache; less, and the calls take longer than the bytes.
-_STRETCH_BYTES = 4 << 20
+_STRETCH_BYTES = 1 << 19
 # Below what torch hands to its own threads: these are threads already. A multiple of 64.
 _CONVERTED_ELEMENTS = 32704
 
@@ -39,8 +41,14 @@ class Target(Protocol):
 
 def copied(source: Tensor, dtype: torch.dtype, target: Target, offset: int) -> str:
     """Write a tensor in this precision at an offset. Its checksum: xxh3-64, hexadecimal. Raises OSError."""
-    stretches = _stretches(source, dtype)
-    size = source.numel() * dtype.itemsize
+    flat = _flat(source, dtype)
+    size = flat.numel() * dtype.itemsize
+    whole = target.mapped(offset, size)
+    if whole is not None and flat.dtype == dtype:
+        return checked_copy(whole, _bytes(flat))
+    if whole is not None and (flat.dtype, dtype) == (torch.float32, torch.bfloat16):
+        return checked_narrowing(whole, flat.numpy())
+    stretches = _stretches(flat, dtype)
     checksum = xxhash.xxh3_64()
     for start in range(0, size, _STRETCH_BYTES):
         count = min(_STRETCH_BYTES, size - start)
@@ -48,13 +56,14 @@ def copied(source: Tensor, dtype: torch.dtype, target: Target, offset: int) -> s
         checksum.update(stretch.data)
         mapped = target.mapped(offset + start, count)
         if mapped is not None:
-            store(mapped, stretch)
+            np.copyto(mapped, stretch)
         else:
             target.put(stretch.data, offset + start)
     return str(checksum.hexdigest())
 
 
-def _stretches(source: Tensor, dtype: torch.dtype) -> Stretches:
+def _flat(source: Tensor, dtype: torch.dtype) -> Tensor:
+    """Its elements one after another, on the CPU."""
     tensor = source.detach()
     if tensor.device.type != "cpu":
         # Converted there: half as much has to travel.
@@ -63,31 +72,29 @@ def _stretches(source: Tensor, dtype: torch.dtype) -> Stretches:
     if flat.stride() != (1,):
         # A single element counts as contiguous whatever its stride is.
         flat = flat.clone(memory_format=torch.contiguous_format)
-    if tensor.dtype == dtype:
-        data = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+    return flat
+
+
+def _bytes(flat: Tensor) -> Bytes:
+    return flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+
+
+def _stretches(flat: Tensor, dtype: torch.dtype) -> Stretches:
+    if flat.dtype == dtype:
+        data = _bytes(flat)
         return lambda start, count: data[start : start + count]
 
     size = flat.numel() * dtype.itemsize
     scratch = torch.empty(min(size, _STRETCH_BYTES) // dtype.itemsize, dtype=dtype)
-    convert = _narrowed if (tensor.dtype, dtype) == (torch.float32, torch.bfloat16) else _converted
 
     def stretch(start: int, count: int) -> Bytes:
-        into = scratch[: count // dtype.itemsize]
-        convert(flat[start // dtype.itemsize :], into)
+        into, source = scratch[: count // dtype.itemsize], flat[start // dtype.itemsize :]
+        for first in range(0, len(into), _CONVERTED_ELEMENTS):
+            part = into[first : first + _CONVERTED_ELEMENTS]
+            part.copy_(source[first : first + len(part)])
         return into.view(torch.uint8).numpy()
 
     return stretch
-
-
-def _narrowed(source: Tensor, into: Tensor) -> None:
-    # torch's own copy takes four times as long.
-    narrow(source.numpy().view(np.uint32), into.view(torch.uint16).numpy())
-
-
-def _converted(source: Tensor, into: Tensor) -> None:
-    for first in range(0, len(into), _CONVERTED_ELEMENTS):
-        part = into[first : first + _CONVERTED_ELEMENTS]
-        part.copy_(source[first : first + len(part)])
 
 
 class PieceCopies:
@@ -97,24 +104,28 @@ class PieceCopies:
         """threads: None: each copy is made when it begins. most: that are under way at once, so that pieces
         made for this do not pile up."""
         self._threads = threads
-        self._most = most
+        self._room = threading.Semaphore(most)
         self._pending: deque[tuple[refit_pb2.TensorEntry, Future[str]]] = deque()
 
     def begin(self, entry: refit_pb2.TensorEntry, source: Tensor, dtype: torch.dtype, target: Target) -> None:
-        """Raises what this copy or an earlier one raised."""
+        """Wait until there is room for one more. Raises what this copy or an earlier one raised."""
         if self._threads is None:
             entry.checksum = copied(source, dtype, target, entry.offset_bytes)
             return
-        while len(self._pending) >= self._most:
-            self._await_oldest()
-        self._pending.append((entry, self._threads.submit(copied, source, dtype, target, entry.offset_bytes)))
+        # A large piece in one thread keeps none of the others waiting: whichever ends makes room.
+        self._room.acquire()
+        copy = self._threads.submit(copied, source, dtype, target, entry.offset_bytes)
+        copy.add_done_callback(lambda _: self._room.release())
+        self._pending.append((entry, copy))
+        while self._pending and self._pending[0][1].done():
+            self._take_oldest()
 
     def finish(self) -> None:
         """Wait for all. Raises what one of them raised."""
         while self._pending:
-            self._await_oldest()
+            self._take_oldest()
 
-    def _await_oldest(self) -> None:
+    def _take_oldest(self) -> None:
         entry, copy = self._pending.popleft()
         entry.checksum = copy.result()
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from kubealign.v1 import batch_pb2, refit_pb2
-from kubealign_services.refit.byte_kernels import Bytes
+from kubealign_services.refit.checked_copy import Bytes
 from kubealign_services.refit.manifest import DTYPES, aligned, dtype_name
 from kubealign_services.refit.piece_copy import piece_copies
 from kubealign_services.training.slices import WeightSlice

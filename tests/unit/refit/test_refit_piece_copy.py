@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kubealign.v1 import refit_pb2
 from kubealign_services.refit import checking, piece_copy
-from kubealign_services.refit.byte_kernels import Bytes, narrow, store
+from kubealign_services.refit.checked_copy import Bytes, checked_copy, checked_narrowing
 from kubealign_services.refit.checking import verify
 from kubealign_services.refit.manifest import CorruptTransfer
 from kubealign_services.refit.piece_copy import copied
@@ -99,15 +99,25 @@ def test_shares_hold_every_place_once_and_differ_by_one_piece_at_most(sizes: lis
     assert max(totals) - min(totals) <= max(sizes, default=0)
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 130), st.integers(0, 130), st.integers(0, 1000))
-def test_stored_past_the_cache_are_the_bytes_and_no_others(to: int, of: int, count: int) -> None:
-    """Wherever they begin and end."""
-    source = torch.arange(1200, dtype=torch.int64).remainder(251).to(torch.uint8).numpy()
-    memory = torch.full((1200,), 255, dtype=torch.uint8).numpy()
-    store(memory[to : to + count], source[of : of + count])
-    assert (memory[to : to + count] == source[of : of + count]).all()
-    assert (memory[:to] == 255).all() and (memory[to + count :] == 255).all()
+@settings(deadline=None, max_examples=200)
+@given(
+    st.one_of(
+        st.integers(0, 5000),
+        st.builds(lambda blocks, more: 1024 * blocks + more, st.integers(0, 40), st.integers(0, 130)),
+    ),
+    st.sampled_from([0, 0, 0, 64, 8, 1]),
+    st.integers(0, 70),
+    st.integers(0, 2**31),
+)
+def test_the_checksum_of_a_checked_copy_is_the_librarys(size: int, to: int, of: int, seed: int) -> None:
+    """Lengths around whole stripes of 64 bytes and blocks of 1,024, wherever they begin."""
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.randint(0, 256, (of + size,), dtype=torch.uint8, generator=generator).numpy()[of:]
+    memory = torch.full((to + size + 64,), 255, dtype=torch.uint8).numpy()
+    expected = xxhash.xxh3_64_hexdigest(source.data)
+    assert checked_copy(memory[to : to + size], source) == expected
+    assert (memory[to : to + size] == source).all()
+    assert (memory[:to] == 255).all() and (memory[to + size :] == 255).all()
 
 
 def test_narrowing_rounds_to_even_and_keeps_what_is_no_number() -> None:
@@ -124,6 +134,23 @@ def test_narrowing_rounds_to_even_and_keeps_what_is_no_number() -> None:
         0x8000_0000: 0x8000,  # minus zero
         0x0000_8001: 0x0001,  # among the subnormal numbers
     }
-    bits, out = np.array(list(cases), np.uint32), np.empty(len(cases), np.uint16)
-    narrow(bits, out)
-    assert [hex(one) for one in out] == [hex(one) for one in cases.values()]
+    for count in (len(cases), 40 * len(cases)):  # alone, and among so many that they go by stripes
+        bits = np.resize(np.array(list(cases), np.uint32), count)
+        memory = torch.empty(2 * count, dtype=torch.uint8).numpy()
+        found = checked_narrowing(memory, bits.view(np.float32))
+        expected = np.resize(np.array(list(cases.values()), np.uint16), count)
+        assert [hex(one) for one in memory.view(np.uint16)] == [hex(one) for one in expected]
+        assert found == xxhash.xxh3_64_hexdigest(memory.data)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 3000), st.sampled_from([0, 64, 2]), st.integers(0, 2**31))
+def test_narrowed_are_torchs_numbers_and_the_librarys_checksum(count: int, to: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.randn(count, generator=generator) * 10 ** torch.empty(count).uniform_(-44, 38)
+    memory = torch.full((to + 2 * count + 64,), 255, dtype=torch.uint8).numpy()
+    found = checked_narrowing(memory[to : to + 2 * count], source.numpy())
+    expected = source.to(torch.bfloat16).view(torch.uint8).numpy() if count else np.empty(0, np.uint8)
+    assert (memory[to : to + 2 * count] == expected).all()
+    assert found == xxhash.xxh3_64_hexdigest(expected.tobytes())
+    assert (memory[:to] == 255).all() and (memory[to + 2 * count :] == 255).all()

@@ -1,0 +1,103 @@
+"""Bytes copied or narrowed, and their xxh3-64 in the same pass. Who receives them checks them with the
+library: to read them takes as long either way."""
+
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from kubealign_services.compiled import compiled_at_once
+from kubealign_services.refit.stripes import (
+    BLOCK,
+    LAST_KEY,
+    SECRET,
+    SHORT,
+    STRIPE,
+    absorbing,
+    as_they_are,
+    beginning,
+    ended,
+    fence,
+    narrowed,
+)
+
+Bytes = NDArray[np.uint8]
+
+_KEYS = np.frombuffer(SECRET, np.uint8)
+_PER_BLOCK = BLOCK // STRIPE
+
+
+def checked_copy(target: Bytes, source: Bytes) -> str:
+    """Copy contiguous bytes to as many others elsewhere. Their xxh3-64, hexadecimal."""
+    size = len(source)
+    if size <= SHORT or target.ctypes.data % STRIPE:
+        np.copyto(target, source)
+        return str(xxhash.xxh3_64_hexdigest(target.data))
+    lanes = beginning()
+    _copy(target.ctypes.data, source.ctypes.data, size, lanes.ctypes.data, _KEYS.ctypes.data)
+    stored = (size - 1) // STRIPE * STRIPE
+    np.copyto(target[stored:], source[stored:])
+    return f"{ended(lanes.tolist(), size):016x}"
+
+
+def checked_narrowing(target: Bytes, source: NDArray[np.float32]) -> str:
+    """Write contiguous float32 [n] as bfloat16, 2 n bytes. Their xxh3-64, hexadecimal."""
+    size = len(target)
+    if size <= SHORT or target.ctypes.data % STRIPE:
+        _narrow(source.view(np.uint32), target.view(np.uint16))
+        return str(xxhash.xxh3_64_hexdigest(target.data))
+    # What the last stripe covers is written first: it may reach back into those that are streamed.
+    last = (size - STRIPE) // 2
+    _narrow(source.view(np.uint32)[last:], target.view(np.uint16)[last:])
+    lanes = beginning()
+    _narrow_stripes(target.ctypes.data, source.ctypes.data, size, lanes.ctypes.data, _KEYS.ctypes.data)
+    return f"{ended(lanes.tolist(), size):016x}"
+
+
+_read_stripe = absorbing(as_they_are, 1, stores=False, mixes=False)
+_copy_block = absorbing(as_they_are, _PER_BLOCK, stores=True, mixes=True)
+_copy_stripe = absorbing(as_they_are, 1, stores=True, mixes=False)
+_narrow_block = absorbing(narrowed, _PER_BLOCK, stores=True, mixes=True)
+_narrow_stripe = absorbing(narrowed, 1, stores=True, mixes=False)
+_read_narrowed = absorbing(narrowed, 1, stores=False, mixes=False)
+
+# All stripes but the last, which may be part of one that is there already, are stored; all are in the lanes.
+# Addresses, and the number of bytes that there are in the end.
+
+
+@compiled_at_once("void(uintp, uintp, uintp, uintp, uintp)")
+def _copy(target: Any, source: Any, size: Any, lanes: Any, keys: Any) -> None:
+    blocks = (size - 1) // BLOCK
+    for block in range(blocks):
+        _copy_block(target + block * BLOCK, source + block * BLOCK, lanes, keys)
+    begun = blocks * BLOCK
+    for stripe in range((size - 1 - begun) // STRIPE):
+        place = begun + stripe * STRIPE
+        _copy_stripe(target + place, source + place, lanes, keys + 8 * stripe)
+    _read_stripe(source, source + size - STRIPE, lanes, keys + LAST_KEY)
+    fence()  # type: ignore[call-arg]
+
+
+@compiled_at_once("void(uintp, uintp, uintp, uintp, uintp)")
+def _narrow_stripes(target: Any, source: Any, size: Any, lanes: Any, keys: Any) -> None:
+    blocks = (size - 1) // BLOCK
+    for block in range(blocks):
+        _narrow_block(target + block * BLOCK, source + 2 * block * BLOCK, lanes, keys)
+    begun = blocks * BLOCK
+    for stripe in range((size - 1 - begun) // STRIPE):
+        place = begun + stripe * STRIPE
+        _narrow_stripe(target + place, source + 2 * place, lanes, keys + 8 * stripe)
+    _read_narrowed(source, source + 2 * (size - STRIPE), lanes, keys + LAST_KEY)
+    fence()  # type: ignore[call-arg]
+
+
+@compiled_at_once("void(uint32[::1], uint16[::1])")
+def _narrow(bits: Any, out: Any) -> None:
+    """As `narrowed`, one by one."""
+    for place in range(out.size):
+        whole = bits[place]
+        odd = (whole >> np.uint32(16)) & np.uint32(1)
+        rounded = np.uint32(whole + np.uint32(0x7FFF) + odd) >> np.uint32(16)
+        is_nan = (whole & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        out[place] = np.uint16(np.uint32(0x7FC0) if is_nan else rounded)

@@ -1,0 +1,148 @@
+"""xxh3-64 over stripes of 64 bytes, which may be stored elsewhere on the way: loops for compiled functions.
+
+The library reads the bytes once more for the checksum, and not as fast as memory delivers them: together half
+a memcpy more for each refit. What is computed here is exactly what it computes (Collet, "xxHash fast digest
+algorithm", specification 0.2.0, section XXH3 for long inputs, without a seed).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+#: Bytes. A stripe is taken at once, by eight lanes of eight bytes; after a block the lanes are mixed.
+STRIPE, BLOCK = 64, 1024
+#: Up to here the specification has other ways.
+SHORT = 240
+#: Where in the secret the key of the last stripe lies.
+LAST_KEY = 121
+_MIXING_KEY, _END_KEY = 128, 11
+
+_PRIME32 = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
+_PRIME64 = (
+    0x9E3779B185EBCA87,
+    0xC2B2AE3D27D4EB4F,
+    0x165667B19E3779F9,
+    0x85EBCA77C2B2AE63,
+    0x27D4EB2F165667C5,
+)
+_AVALANCHE = 0x165667919E3779F9
+_MASK = (1 << 64) - 1
+SECRET = bytes.fromhex(
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
+    "cb79e64eccc0e578825ad07dccff7221b8084674f743248ee03590e6813a264c"
+    "3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
+    "a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364"
+    "eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e"
+    "2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
+)
+
+_LANES = ir.VectorType(ir.IntType(64), 8)
+_FLOATS = ir.VectorType(ir.IntType(32), 32)
+_SHORTS = ir.VectorType(ir.IntType(16), 32)
+#: (builder, address of the source, place of the stripe) -> its eight lanes
+Load = Callable[[Any, Any, int], Any]
+
+
+def beginning() -> Any:
+    """The lanes [8] uint64 before the first stripe."""
+    lanes = [_PRIME32[2], *_PRIME64[:4], _PRIME32[1], _PRIME64[4], _PRIME32[0]]
+    return np.array(lanes, np.uint64)
+
+
+def ended(lanes: list[int], size: int) -> int:
+    """The checksum of so many bytes, after the last stripe."""
+    total = size * _PRIME64[0] & _MASK
+    for pair in range(4):
+        first, second = (
+            lanes[2 * pair + one] ^ int.from_bytes(SECRET[_END_KEY + 16 * pair + 8 * one :][:8], "little")
+            for one in range(2)
+        )
+        product = first * second
+        total += (product & _MASK) ^ (product >> 64)
+    total &= _MASK
+    total ^= total >> 37
+    total = total * _AVALANCHE & _MASK
+    return total ^ (total >> 32)
+
+
+def as_they_are(builder: Any, source: Any, stripe: int) -> Any:
+    """64 bytes."""
+    return builder.load(_pointer(builder, source, stripe * STRIPE, _LANES), align=1)
+
+
+def narrowed(builder: Any, source: Any, stripe: int) -> Any:
+    """32 float32 as bfloat16: rounded to the nearest, ties to even; a NaN stays one."""
+    bits = builder.load(_pointer(builder, source, stripe * 2 * STRIPE, _FLOATS), align=4)
+
+    def every(number: int) -> Any:
+        return ir.Constant(_FLOATS, [number] * 32)
+
+    odd = builder.and_(builder.lshr(bits, every(16)), every(1))
+    rounded = builder.lshr(builder.add(builder.add(bits, every(0x7FFF)), odd), every(16))
+    is_nan = builder.icmp_unsigned(">", builder.and_(bits, every(0x7FFFFFFF)), every(0x7F800000))
+    kept = builder.select(is_nan, every(0x7FC0), rounded)
+    return builder.bitcast(builder.trunc(kept, _SHORTS), _LANES)
+
+
+def absorbing(load: Load, stripes: int, *, stores: bool, mixes: bool) -> Any:
+    """An intrinsic (target, source, lanes, key), all addresses: so many stripes of the source into the lanes
+    [8] uint64, and to the target, which is at a multiple of 64, where it stores. A block mixes."""
+
+    @intrinsic
+    def absorb(context: Any, target: Any, source: Any, lanes: Any, key: Any) -> Any:
+        def generate(target_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            to, of, state, secret = arguments
+            held = builder.load(_pointer(builder, state, 0, _LANES), align=8)
+            for stripe in range(stripes):
+                data = load(builder, of, stripe)
+                if stores:
+                    stored = builder.store(data, _pointer(builder, to, stripe * STRIPE, _LANES), align=STRIPE)
+                    # Past the cache, which would read the line first that is written, and drive out what
+                    # others have there. A hint that processors without such a store do without.
+                    stored.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
+                keys = builder.load(_pointer(builder, secret, 8 * stripe, _LANES), align=1)
+                held = _with_stripe(builder, held, data, keys)
+            if mixes:
+                keys = builder.load(_pointer(builder, secret, _MIXING_KEY, _LANES), align=1)
+                held = builder.xor(builder.xor(held, builder.lshr(held, _all_lanes(47))), keys)
+                held = builder.mul(held, _all_lanes(_PRIME32[0]))
+            builder.store(held, _pointer(builder, state, 0, _LANES), align=8)
+            return target_context.get_dummy_value()
+
+        address = types.uintp
+        return types.void(address, address, address, address), generate
+
+    return absorb
+
+
+@intrinsic
+def fence(context: Any) -> Any:
+    """Stores past the cache keep no order with others, not even with the one that tells of them."""
+
+    def generate(target_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return target_context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def _with_stripe(builder: Any, lanes: Any, stripe: Any, keys: Any) -> Any:
+    """The lanes after one more stripe."""
+    keyed = builder.xor(stripe, keys)
+    product = builder.mul(builder.and_(keyed, _all_lanes(0xFFFFFFFF)), builder.lshr(keyed, _all_lanes(32)))
+    order = ir.Constant(ir.VectorType(ir.IntType(32), 8), [1, 0, 3, 2, 5, 4, 7, 6])
+    neighbours = builder.shuffle_vector(stripe, ir.Constant(_LANES, ir.Undefined), order)
+    return builder.add(builder.add(lanes, neighbours), product)
+
+
+def _pointer(builder: Any, address: Any, offset: int, of: Any) -> Any:
+    moved = builder.add(address, ir.Constant(address.type, offset)) if offset else address
+    return builder.inttoptr(moved, of.as_pointer())
+
+
+def _all_lanes(number: int) -> Any:
+    return ir.Constant(_LANES, [number] * 8)
