@@ -6,7 +6,8 @@ from tests.bench.line import Aim, Bench, Line, Outcome
 from tests.bench.lines.steps import detail, in_turn, kubealign, peer
 
 #: Reward and gradient of the two must agree this well; else they did not do the same work. Not exactly: a
-#: request that comes a moment later is computed in another batch, and a last bit can make another token likelier.
+#: request that comes a moment later is computed in another batch, and a last bit can make another token the
+#: one that is drawn.
 _SAME = 0.02
 
 
