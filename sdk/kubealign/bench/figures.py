@@ -65,7 +65,7 @@ class StepShape:
             samples=algorithm.samples_per_prompt + int(algorithm.greedy_baseline),
             max_sequences=rollout.engine.value.max_sequences,
             staleness=algorithm.max_staleness,
-            flows=rollout.refit.in_flight is not InFlight.DRAIN,
+            flows=job.spec.in_flight is not InFlight.DRAIN,
             replicas=rollout.replicas,
         )
 

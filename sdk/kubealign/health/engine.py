@@ -43,7 +43,8 @@ def _staleness(case: Case) -> Iterator[Finding]:
             Severity.WARNING,
             "Samples are staler than they may be",
             f"They are {shown(oldest)} weight versions old where {shown(allowed)} are allowed.",
-            "Rollout workers are behind: look at their refits and at quarantined ones.",
+            "A rollout worker holds other weights than it says: compare the versions of the samples' tokens, "
+            "and look at its refits.",
             name,
             "staleness",
         )

@@ -50,10 +50,10 @@ def _prompts(case: Case) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "Finished samples are thrown away",
-            f"{shown(discarded[-1] - discarded[0])} groups in the last {WATCHED} steps were too old when "
-            "their turn came.",
-            "Sampling is far ahead of training or far behind: change rollout.replicas, or raise "
-            "groupTimeoutSeconds.",
+            f"{shown(discarded[-1] - discarded[0])} groups in the last {WATCHED} steps were made with older "
+            "weights than their requests allowed.",
+            "A rollout worker holds other weights than it says: compare the versions of the samples' tokens, "
+            "and look at its refits.",
             "data/discarded_groups",
             "staleness",
         )

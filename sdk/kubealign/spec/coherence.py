@@ -14,7 +14,13 @@ from kubealign.spec.data import Data, Turns
 from kubealign.spec.engines import Engine
 from kubealign.spec.paths import Place
 from kubealign.spec.rewards import Reward, RewardPlacement
-from kubealign.spec.rollout import InFlight, ReferencePlacement, Rollout, RolloutPlacement
+from kubealign.spec.rollout import (
+    ENGINES_OF_OTHERS,
+    InFlight,
+    ReferencePlacement,
+    Rollout,
+    RolloutPlacement,
+)
 from kubealign.spec.training import HeadInit, Trainer
 from kubealign.spec.validation import Validation
 
@@ -28,7 +34,6 @@ Problem: TypeAlias = tuple[Place, Any, str]
 RESERVED_NAMES = {"reference": "the reference model", "teacher": "the teacher", "loss": "the validation loss"}
 
 #: Members of `rollout.engine` that are not our own engine: they give a response out whole.
-ENGINES_OF_OTHERS = ("tensorrt_llm", "vllm")
 
 
 def problems(fields: Mapping[str, Any]) -> Iterator[Problem]:
@@ -183,14 +188,15 @@ def _placement_fits(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) ->
     if staleness:
         place = ("algorithm", _name(algorithm), "maxStaleness")
         yield place, staleness, f"training and generation take turns: write 0, or {own}"
-    if rollout.refit.in_flight is not InFlight.DRAIN:
+    if rollout.refit.in_flight not in (None, InFlight.DRAIN):
         place = ("rollout", "refit", "inFlight")
         text = f"training and generation take turns: write Drain, or {own}"
         yield place, rollout.refit.in_flight, text
 
 
 def _in_flight_fits(rollout: Rollout) -> Iterator[Problem]:
-    if rollout.refit.in_flight is not InFlight.DRAIN and rollout.engine.member in ENGINES_OF_OTHERS:
+    drains = rollout.refit.in_flight in (None, InFlight.DRAIN)
+    if not drains and rollout.engine.member in ENGINES_OF_OTHERS:
         place = ("rollout", "refit", "inFlight")
         text = f"{alias(Engine, rollout.engine.member)} cannot tell which weights made which token: "
         yield place, rollout.refit.in_flight, text + "write Drain, or set rollout.engine.torch"

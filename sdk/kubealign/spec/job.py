@@ -13,7 +13,7 @@ from kubealign.spec.lifecycle import Checkpoint, Lifecycle
 from kubealign.spec.models import Model, Policy
 from kubealign.spec.pod_template import PodTemplate
 from kubealign.spec.rewards import Reward
-from kubealign.spec.rollout import ReferencePlacement, Rollout, RolloutPlacement
+from kubealign.spec.rollout import ENGINES_OF_OTHERS, InFlight, ReferencePlacement, Rollout, RolloutPlacement
 from kubealign.spec.trackers import Tracker
 from kubealign.spec.training import HeadInit, Trainer
 from kubealign.spec.validation import Validation, ValidationScore
@@ -130,6 +130,17 @@ class AlignmentJobSpec(Spec):
         trainer."""
         own = self.rollout.placement is RolloutPlacement.OWN
         return self.rollout if self.samples and own else None
+
+    @property
+    def in_flight(self) -> InFlight:
+        """What becomes of responses in the making when new weights come."""
+        told = self.rollout.refit.in_flight
+        if told is not None:
+            return told
+        # Of a synchronous job nothing is in the making at a refit, whichever it is.
+        asynchronous = getattr(self.algorithm.value, "max_staleness", 0) > 0
+        goes_on = asynchronous and self.rollout.engine.member not in ENGINES_OF_OTHERS
+        return InFlight.INTERRUPT if goes_on else InFlight.DRAIN
 
     @property
     def rollout_with_trainer(self) -> bool:

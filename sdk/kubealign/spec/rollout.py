@@ -69,14 +69,19 @@ class InFlight(StrEnum):
     CONTINUE = "Continue"
 
 
+#: Of other projects: they give a response out whole, and cannot tell which weights made which token.
+ENGINES_OF_OTHERS = ("tensorrt_llm", "vllm")
+
+
 class Refit(Spec):
     """The weight broadcast after each step."""
 
     transport: Transport = Field(Transport.AUTO, description="How the bytes travel.")
     encoding: Encoding = Field(Encoding.DENSE, description="What travels over a stream.")
-    in_flight: InFlight = Field(
-        InFlight.DRAIN,
-        description="What becomes of responses in the making; each token says which weights made it.",
+    in_flight: InFlight | None = Field(
+        None,
+        description="What becomes of responses in the making; each token says which weights made it. null: "
+        "Interrupt where maxStaleness is above 0 and the engine can, else Drain.",
     )
     fan_out: int | None = Field(
         None,

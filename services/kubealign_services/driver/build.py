@@ -126,7 +126,7 @@ def build_source(
             rollout.sampling.temperature or 1.0,
             rollout.sampling.max_tokens,
             plan.greedy_samples,
-            rollout.refit.in_flight is InFlight.CONTINUE,
+            job.spec.in_flight is InFlight.CONTINUE,
         ),
     )
 

@@ -63,7 +63,7 @@ async def serve(context: Context, opened: Opened = opened_generator) -> None:
         wanted = wanted_by(rollout.engine, settings.rank)
         async with receiving(settings, rollout.refit, wanted) as received:
             refit = RefitWorker(
-                settings.name, bus, received.receiver, generator, timeout, rollout.refit.in_flight
+                settings.name, bus, received.receiver, generator, timeout, context.job.spec.in_flight
             )
             await _work(
                 context,
