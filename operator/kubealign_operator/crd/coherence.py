@@ -18,13 +18,12 @@ from kubealign.spec.algorithms import (
     Use,
 )
 from kubealign.spec.base import alias
-from kubealign.spec.coherence import ENGINES_OF_OTHERS
 from kubealign.spec.engines import Engine
 from kubealign.spec.fields import model_of
-from kubealign.spec.rollout import Rollout
+from kubealign.spec.rollout import ENGINES_OF_OTHERS, Rollout
 from kubealign.spec.training import Trainer
 from kubealign_operator.crd.rule import Rule, text, unless
-from kubealign_operator.crd.turns import takes_turns, with_trainer
+from kubealign_operator.crd.turns import DRAINS, takes_turns, with_trainer
 
 
 def coherent() -> Iterator[Rule]:
@@ -57,7 +56,7 @@ def _in_flight() -> Iterator[Rule]:
     for member in ENGINES_OF_OTHERS:
         name = alias(Engine, member)
         yield Rule(
-            unless(f"has(self.rollout.engine.{name})", "self.rollout.refit.inFlight == 'Drain'"),
+            unless(f"has(self.rollout.engine.{name})", DRAINS),
             f"{name} cannot tell which weights made which token: write Drain, or set rollout.engine.torch",
             at=".rollout.refit.inFlight",
         )

@@ -8,6 +8,9 @@ from kubealign.spec.engines import Engine
 from kubealign_operator.crd.rule import Rule, unless
 
 _WITH_TRAINER = "self.rollout.placement == 'WithTrainer'"
+_IN_FLIGHT = "self.rollout.refit.inFlight"
+#: Where nothing is written the job drains, or its engine can do better.
+DRAINS = f"(!has({_IN_FLIGHT}) || {_IN_FLIGHT} == 'Drain')"
 
 
 def takes_turns(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
@@ -49,7 +52,7 @@ def with_trainer() -> Iterator[Rule]:
         at=".rollout.engine.torch.tensorParallel",
     )
     yield Rule(
-        unless(_WITH_TRAINER, "self.rollout.refit.inFlight == 'Drain'"),
+        unless(_WITH_TRAINER, DRAINS),
         f"training and generation take turns: write Drain, {own}",
         at=".rollout.refit.inFlight",
     )
