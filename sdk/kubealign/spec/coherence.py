@@ -33,8 +33,6 @@ Problem: TypeAlias = tuple[Place, Any, str]
 #: Names of process groups and metrics that a reward or score would be taken for.
 RESERVED_NAMES = {"reference": "the reference model", "teacher": "the teacher", "loss": "the validation loss"}
 
-#: Members of `rollout.engine` that are not our own engine: they give a response out whole.
-
 
 def problems(fields: Mapping[str, Any]) -> Iterator[Problem]:
     """Every field that does not go with another, as far as the given fields (by snake_case name) tell."""

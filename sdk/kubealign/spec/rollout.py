@@ -69,7 +69,8 @@ class InFlight(StrEnum):
     CONTINUE = "Continue"
 
 
-#: Of other projects: they give a response out whole, and cannot tell which weights made which token.
+#: Members of `rollout.engine` that are not our own engine: they give a response out whole, and cannot
+#: tell which weights made which token.
 ENGINES_OF_OTHERS = ("tensorrt_llm", "vllm")
 
 

@@ -147,7 +147,9 @@ def test_narrowing_rounds_to_even_and_keeps_what_is_no_number() -> None:
 @given(st.integers(0, 3000), st.sampled_from([0, 64, 2]), st.integers(0, 2**31))
 def test_narrowed_are_torchs_numbers_and_the_librarys_checksum(count: int, to: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    source = torch.randn(count, generator=generator) * 10 ** torch.empty(count).uniform_(-44, 38)
+    source = torch.randn(count, generator=generator) * 10 ** torch.empty(count).uniform_(
+        -44, 38, generator=generator
+    )
     memory = torch.full((to + 2 * count + 64,), 255, dtype=torch.uint8).numpy()
     found = checked_narrowing(memory[to : to + 2 * count], source.numpy())
     expected = source.to(torch.bfloat16).view(torch.uint8).numpy() if count else np.empty(0, np.uint8)
