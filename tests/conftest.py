@@ -12,6 +12,8 @@ from hypothesis import settings
 from support.longest_first import weight
 
 os.environ.setdefault("KUBEALIGN_RUN_DASHBOARD", "off")
+# Tests share the cores, and so do their jobs' processes: OpenMP's threads that wait sleep at once.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 settings.register_profile("kubealign", deadline=None)
 settings.load_profile("kubealign")

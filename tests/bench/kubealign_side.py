@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.bench.machine import environment
+from tests.bench.machine import job_environment
 from tests.bench.process import run
 from tests.bench.watch import Usage
 
@@ -42,7 +42,7 @@ def measure(
         usage = run(
             command,
             run_folder / "output.txt",
-            env or environment(),
+            env or job_environment(),
             timeout,
             "kubealign",
             ProcessGroups(folder),

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from kubealign.libraries import environment as libraries
 from kubealign.local.threads import available_cores
 
 _PACKAGES = ("torch", "transformers", "trl", "numpy", "numba", "grpcio")
@@ -27,11 +28,16 @@ def facts() -> dict[str, Any]:
 
 
 def environment(threads: int | None = None) -> dict[str, str]:
-    """For every side alike: as many threads as there are cores, which wait asleep for one another; nothing is
-    fetched."""
+    """Of a side that is one process: as many threads as there are cores, which wait for one another as those
+    of a job do whose processes take turns."""
+    waiting = libraries(alone=True)
+    return job_environment(threads) | {name: waiting[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+
+
+def job_environment(threads: int | None = None) -> dict[str, str]:
+    """For every side alike: as many threads as there are cores; nothing is fetched."""
     return os.environ | {
         "OMP_NUM_THREADS": str(threads or available_cores()),
-        "OMP_WAIT_POLICY": "PASSIVE",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }

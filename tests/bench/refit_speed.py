@@ -120,9 +120,11 @@ def measure(
     repeats: int = 5,
 ) -> dict[str, float]:
     """Best seconds of `repeats`: memcpy (tensor by tensor, with one thread or all, whichever is faster);
-    publish (copy in, checksum); fetch (map, lock, checksum); adopt (the engine computes with what is mapped);
-    copy (it copies). adopting and copying: all of it in memcpys; the same of processor seconds, memcpy's with
-    one thread.
+    publish (copy in, checksum); fetch (map, lock); adopt (the engine computes with what is mapped); proof
+    (what is left then of the checksums that the receiver computes); copy (fetch, an engine that copies, and
+    the checksums beside it). In memcpys, adopting: until the engine can compute; proven: until what it makes
+    is handed out; copying: that for an engine that copies. Of processor seconds, with memcpy's of one thread,
+    all is counted.
 
     masters: the precision that the trainer's weights have; None: dtype. gib: of the weights.
     """
@@ -137,11 +139,19 @@ def measure(
     found["memcpy"] = min(found.pop("memcpy_one"), found.pop("memcpy_all"))
     found["gib"] = sum(weight.nbytes for weight in own.values()) / 2**30
     spent = clock.spent | {"memcpy": clock.spent["memcpy_one"]}
-    for end in ("adopt", "copy"):
-        name = {"adopt": "adopting", "copy": "copying"}[end]
-        for kind, of in ((name, found), (f"{name}_processor", spent)):
-            found[kind] = (of["publish"] + of["fetch"] + of[end]) / of["memcpy"]
+    adopting, proven = ("publish", "fetch", "adopt"), ("publish", "fetch", "adopt", "proof")
+    found |= {
+        "adopting": _memcpys(found, *adopting),
+        "proven": _memcpys(found, *proven),
+        "adopting_processor": _memcpys(spent, *proven),
+        "copying": _memcpys(found, "publish", "copy"),
+        "copying_processor": _memcpys(spent, "publish", "copy"),
+    }
     return found
+
+
+def _memcpys(seconds: dict[str, float], *parts: str) -> float:
+    return sum(seconds[part] for part in parts) / seconds["memcpy"]
 
 
 async def _versions(
@@ -166,14 +176,18 @@ async def _versions(
         with warm.timed("publish"):
             announcement = sender.publish()
         with warm.timed("fetch"):
-            fetching = receiver.fetch(announcement)
+            fetching = receiver.fetch_ahead(announcement)
             transfer: Transfer = await fetching.__aenter__()
         with warm.timed("adopt"):
             weights.take(transfer.tensors)
-        with warm.timed("copy"):
-            for name, tensor in transfer.tensors:
-                own[name].copy_(tensor)
+        with warm.timed("proof"):
+            await transfer.proof
         await fetching.__aexit__(None, None, None)
+        with warm.timed("copy"):
+            async with receiver.fetch_ahead(announcement) as copied:
+                for name, tensor in copied.tensors:
+                    own[name].copy_(tensor)
+                await copied.proof
         name, weight = next(iter(sender.weights.items()))
         if not torch.equal(engine.state_dict()[name], weight.to(own[name].dtype)):
             raise AssertionError(f"{name} is not what was sent")
@@ -249,20 +263,21 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     size = int(arguments.gib * 2**30)
     print(
-        "| weights | memcpy ms | publish | fetch | adopt | copy | adopting (processor) "
+        "| weights | memcpy ms | publish | fetch | adopt | proof | adopting | proven (processor) "
         "| copying (processor) |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, dtype, masters in (
         ("bf16", torch.bfloat16, torch.bfloat16),
         ("fp32", torch.float32, torch.float32),
         ("bf16 of fp32 masters", torch.bfloat16, torch.float32),
     ):
         m = measure(size, dtype, masters, arguments.repeats)
-        ratios = " | ".join(f"{m[part] / m['memcpy']:.2f}" for part in ("publish", "fetch", "adopt", "copy"))
+        parts = ("publish", "fetch", "adopt", "proof")
+        ratios = " | ".join(f"{m[part] / m['memcpy']:.2f}" for part in parts)
         print(
             f"| {name}, {m['gib']:.2f} GiB | {1e3 * m['memcpy']:.0f} | {ratios} "
-            f"| {m['adopting']:.2f} ({m['adopting_processor']:.2f}) "
+            f"| {m['adopting']:.2f} | {m['proven']:.2f} ({m['adopting_processor']:.2f}) "
             f"| {m['copying']:.2f} ({m['copying_processor']:.2f}) |"
         )
     spent = sender_seconds(size // 4)

@@ -49,12 +49,11 @@ def circumstances(results: Mapping[str, Result]) -> str:
     """Machine, versions, and which lines were measured while something else ran."""
     if not results:
         return "Nothing has been measured."
-    machine = next(iter(results.values())).machine
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    said = [
-        f"{machine['cores']} cores ({machine['processor']}), {machine['memory_gib']:g} GiB, "
-        f"{machine['accelerator'] or 'no GPU'}; Python {machine['python']}, {versions}."
-    ]
+    machines: dict[str, list[str]] = {}
+    for name, result in results.items():
+        machines.setdefault(_machine(result.machine), []).append(name)
+    several = len(machines) > 1
+    said = [f"{', '.join(names)}: {machine}" if several else machine for machine, names in machines.items()]
     quick = [name for name, result in results.items() if result.form == "quick"]
     if quick:
         said.append(f"In the quick form (6 million weights): {', '.join(quick)}.")
@@ -64,6 +63,14 @@ def circumstances(results: Mapping[str, Result]) -> str:
         said.append(f"The machine was not quiet; cores that everything else used: {cores}.")
     said += [f"`{result.line}`: {note}." for result in results.values() for note in result.notes]
     return "\n".join(said)
+
+
+def _machine(facts: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    return (
+        f"{facts['cores']} cores ({facts['processor']}), {facts['memory_gib']:g} GiB, "
+        f"{facts['accelerator'] or 'no GPU'}; Python {facts['python']}, {versions}."
+    )
 
 
 def phases(result: Result) -> str:

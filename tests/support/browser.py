@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kubealign_services.dashboard.access import Access
 from kubealign_services.dashboard.app import create_app
 from kubealign_services.dashboard.streams.job_feed import Pace
+from support.free_address import free_port
 from support.served import served
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ class Dashboard:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._stack = contextlib.ExitStack()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
 
     @property
     def url(self) -> str:

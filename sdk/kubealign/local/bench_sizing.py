@@ -8,11 +8,11 @@ from pathlib import Path
 
 from kubealign.bench.figures import Figures, NotSized, StepShape
 from kubealign.bench.former_run import figures_of_run
-from kubealign.libraries import ENVIRONMENT
+from kubealign.libraries import environment
 from kubealign.local.bench_report import BenchFailed
 from kubealign.local.run_folder import RunFolder
 from kubealign.local.spec_change import read_job
-from kubealign.local.threads import available_cores
+from kubealign.local.threads import available_cores, take_turns
 from kubealign.replay.comparison import last_lines
 from kubealign.spec.base import alias
 from kubealign.spec.engines import Engine
@@ -39,14 +39,14 @@ def measured(job: AlignmentJob, mean_tokens: float | None, seconds: float, folde
     command += ["--seconds", str(seconds), "--threads", threads]
     if mean_tokens is not None:
         command += ["--mean-tokens", str(mean_tokens)]
-    environment = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": threads}
+    variables = os.environ | environment(alone=take_turns(job)) | {"OMP_NUM_THREADS": threads}
     try:
         ended = subprocess.run(
             command,
             capture_output=True,
             text=True,
             check=False,
-            env=environment,
+            env=variables,
             timeout=_AROUND_SECONDS + 10 * seconds,
         )
     except subprocess.TimeoutExpired as error:

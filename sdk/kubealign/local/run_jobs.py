@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
+from kubealign.libraries import environment
 from kubealign.local.admission import Admitted, admit, folder_of, results_of
 from kubealign.local.display import LinesDisplay
 from kubealign.local.fork_server import ForkServer
@@ -13,6 +14,7 @@ from kubealign.local.nats_server import nats_program
 from kubealign.local.preloading import modules
 from kubealign.local.redis_server import redis_program
 from kubealign.local.run_status import Phase
+from kubealign.local.threads import take_turns
 from kubealign.replay.plan import processes_of
 from kubealign.roles import Process
 from kubealign.spec.job import AlignmentJob
@@ -62,8 +64,9 @@ async def run_locked(
     if not waiting:
         return 0
     preloaded = preload([entry.job for entry in waiting])
+    libraries = environment(alone=all(take_turns(entry.job) for entry in waiting))
     with beside():
-        async with ForkServer(preloaded, runs_dir / "fork-server.log") as fork_server:
+        async with ForkServer(preloaded, runs_dir / "fork-server.log", libraries) as fork_server:
             for entry in waiting:
                 run = LocalRun(
                     entry.job,

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kubealign.process import Role
-from kubealign.roles import Process
+from kubealign.roles import Process, roles
+from kubealign.spec.job import AlignmentJob
 
 # Trainer and critic take their steps at the same time; rollout and scorers while samples come in, or before.
 _TRAINING = frozenset({Role.TRAINER, Role.CRITIC})
@@ -27,6 +28,15 @@ def threads(process: Process, processes: Sequence[Process], cores: int | None = 
     else:
         sharing = 1
     return max(1, cores // max(1, sharing))
+
+
+def take_turns(job: AlignmentJob) -> bool:
+    """Whether the job's processes never compute at the same time with more threads than there are cores: they
+    do where samples are made while the trainer learns, and where models score them meanwhile."""
+    spec = job.spec
+    models = any(reward.model is not None for reward in spec.rewards)
+    scorers = any(process.role in (Role.REFERENCE, Role.TEACHER) for process in roles(job))
+    return not (spec.asynchronous or models or scorers)
 
 
 def available_cores() -> int:

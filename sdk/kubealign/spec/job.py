@@ -132,14 +132,18 @@ class AlignmentJobSpec(Spec):
         return self.rollout if self.samples and own else None
 
     @property
+    def asynchronous(self) -> bool:
+        """Whether samples are made while the trainer learns."""
+        return bool(getattr(self.algorithm.value, "max_staleness", 0) > 0)
+
+    @property
     def in_flight(self) -> InFlight:
         """What becomes of responses in the making when new weights come."""
         told = self.rollout.refit.in_flight
         if told is not None:
             return told
         # Of a synchronous job nothing is in the making at a refit, whichever it is.
-        asynchronous = getattr(self.algorithm.value, "max_staleness", 0) > 0
-        goes_on = asynchronous and self.rollout.engine.member not in ENGINES_OF_OTHERS
+        goes_on = self.asynchronous and self.rollout.engine.member not in ENGINES_OF_OTHERS
         return InFlight.INTERRUPT if goes_on else InFlight.DRAIN
 
     @property

@@ -7,21 +7,21 @@ import torch
 from torch import Tensor
 
 from kubealign.spec.algorithms import Importance, ImportanceLevel, OutOfBounds
+from kubealign_services.algorithms.ratio import response_sums
 from kubealign_services.algorithms.surrogate import bounded_ratio
-from kubealign_services.batch.packed import Batch, sequence_sums
 
 
 @dataclass(frozen=True)
 class Weights:
-    """All [T], 0 where nothing counts. applied: what the policy's loss is multiplied with. raw: before the
-    bounds. outside: 1.0 where the bounds changed it."""
+    """All [N], one entry for each response token. applied: what the policy's loss is multiplied with. raw:
+    before the bounds. outside: 1.0 where the bounds changed it."""
 
     applied: Tensor
     raw: Tensor
     outside: Tensor
 
 
-def importance_weights(batch: Batch, counted: Tensor, spec: Importance) -> Weights:
+def importance_weights(difference: Tensor, sequence: Tensor, spec: Importance) -> Weights:
     """w = p_old / p_behaviour: the proximal policy over the one that sampled (Hilton et al. 2022; Fu et al.
     2025, "AReaL", eq. 5; for engine and trainer Yao et al. 2025).
 
@@ -31,26 +31,19 @@ def importance_weights(batch: Batch, counted: Tensor, spec: Importance) -> Weigh
 
     Truncate: clip(w, low, high). Mask: w within the bounds, else 0.
 
-    Reads the token columns old_logprobs and behaviour_logprobs. counted: bool [T], tokens that are learned,
-    of whole responses."""
-    difference = batch.token("old_logprobs") - batch.token("behaviour_logprobs")
-    difference = difference.where(counted, difference.new_zeros(()))
+    difference: d [N], without gradient, of whole responses. sequence: int64 [N], the response of each, from
+    0, on the same device."""
     if spec.level is not ImportanceLevel.TOKEN:
-        total = sequence_sums(difference, batch)
+        total = response_sums(difference, sequence)
         if spec.level is ImportanceLevel.SEQUENCE_MEAN:
-            total = total / sequence_sums(counted.to(total.dtype), batch).clamp(min=1)
-        difference = total[batch.sequence_of_token]
+            total = total / response_sums(torch.ones_like(total), sequence)
+        difference = total
     raw = bounded_ratio(difference)
     held = raw.clamp(spec.low, spec.high)
     outside = held != raw
     if spec.outside is OutOfBounds.MASK:
         held = held.where(~outside, held.new_zeros(()))
-    nothing = raw.new_zeros(())
-    return Weights(
-        applied=held.where(counted, nothing),
-        raw=raw.where(counted, nothing),
-        outside=(outside & counted).to(raw.dtype),
-    )
+    return Weights(applied=held, raw=raw, outside=outside.to(raw.dtype))
 
 
 def behaviour_kl(old: Tensor, behaviour: Tensor) -> Tensor:

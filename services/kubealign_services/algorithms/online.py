@@ -33,12 +33,8 @@ class Online(ABC):
         self._entry = entry
         self._kl = ReferenceKL(entry.kl)
         self.needs_reference = self._kl.active
-        self.needs_old_logprobs = (
-            self._kl.before_step
-            or entry.updates_per_step > 1
-            or entry.max_staleness > 0
-            or entry.importance is not None
-        )
+        # With one update the step's own pass is that of the old policy, whichever one sampled.
+        self.needs_old_logprobs = self._kl.before_step or entry.updates_per_step > 1
 
     @abstractmethod
     def surrogate(self) -> Surrogate:

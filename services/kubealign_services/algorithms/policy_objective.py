@@ -18,7 +18,6 @@ from kubealign_services.algorithms.weights import token_mean_shares
 from kubealign_services.batch.packed import Batch
 
 _LOSS, _FIGURES, _TOKENS = "loss_shares", "figure_shares", "token_shares"
-_IMPORTANCE = ("importance.applied", "importance.raw", "importance.outside")
 
 
 class PolicyObjective:
@@ -50,9 +49,6 @@ class PolicyObjective:
         columns[_TOKENS] = columns[_FIGURES] = token_mean_shares(counted)
         if self._level is not RatioLevel.TOKEN:
             columns[_FIGURES] = aggregation_shares(minibatch, counted, LossAggregation.SEQUENCE_MEAN)
-        if self._importance is not None:
-            weights = importance_weights(minibatch, counted, self._importance)
-            columns |= dict(zip(_IMPORTANCE, (weights.applied, weights.raw, weights.outside), strict=True))
         prepare_kl(minibatch, self._spec.kl)
         prepare_gap(minibatch)
 
@@ -82,15 +78,16 @@ class PolicyObjective:
         }
         maxima = {"policy/ratio_max": _largest(log_ratio.exp())}
         if self._importance is not None:
-            applied, raw, outside = (column(name) for name in _IMPORTANCE)
-            policy = policy * applied
-            between = behaviour_kl(old, column("behaviour_logprobs"))
+            behaviour = column("behaviour_logprobs")
+            weights = importance_weights(old - behaviour, sequence, self._importance)
+            policy = policy * weights.applied
+            between = behaviour_kl(old, behaviour)
             sums |= {
-                "importance/mean": (figures * applied).sum(),
-                "importance/outside_share": (figures * outside).sum(),
+                "importance/mean": (figures * weights.applied).sum(),
+                "importance/outside_share": (figures * weights.outside).sum(),
                 "policy/behaviour_kl": (column(_TOKENS) * between).sum(),
             }
-            maxima["importance/max"] = _largest(raw)
+            maxima["importance/max"] = _largest(weights.raw)
         loss = (shares * policy).sum()
         sums["policy/loss"] = loss.detach()
         if self._spec.entropy_coefficient != 0:  # else its gradient would be computed, to count for nothing

@@ -35,9 +35,13 @@ def log_ratios(difference: Tensor, sequence: Tensor, level: RatioLevel) -> LogRa
         return LogRatio(difference, whole)
     own = difference.detach()
     moves = difference - own
-    empty = own.new_zeros(int(sequence.max()) + 1 if len(sequence) else 0)
-    lengths = empty.index_add(0, sequence, whole)[sequence]
-    total = empty.index_add(0, sequence, own)[sequence]
+    lengths, total = response_sums(whole, sequence), response_sums(own, sequence)
     if level is RatioLevel.SEQUENCE:
         return LogRatio(total + lengths * moves, 1 / lengths)
     return LogRatio(total / lengths + moves, whole)
+
+
+def response_sums(values: Tensor, sequence: Tensor) -> Tensor:
+    """At each token the sum over its response, [N]. values: [N]. sequence: as `log_ratios`."""
+    empty = values.new_zeros(int(sequence.max()) + 1 if len(sequence) else 0)
+    return empty.index_add(0, sequence, values)[sequence]

@@ -168,8 +168,10 @@ class JetStreamBus:
         self._link.closed = True
         self._lost()
         await self._losses.end()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_ATTEMPT_SECONDS)
+        deadline = time.monotonic() + _ATTEMPT_SECONDS
+        # What is given back is a task that another one begins.
+        while self._tasks and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait(self._tasks, timeout=left)
         await self._link.close()
 
     def _check(self, subject: str) -> None:

@@ -1,6 +1,8 @@
 """The loop: prompts out, rollouts and scores in, one TrainStep, new weights. Everything else is behind
 these names."""
 
+import asyncio
+
 from kubealign_services.batch.companions import without_companions
 from kubealign_services.driver.run import Run
 from kubealign_services.driver.state import JobState
@@ -21,8 +23,10 @@ async def align(run: Run, state: JobState) -> JobState:
             if batch is None:
                 state.finished = state.finished or "the data ran out"
                 break
-            await run.critic.values(batch, step)  # only where the algorithm has a critic
-            await run.trainer.old_logprobs(batch, step)  # only where more than one update, or KL, needs them
+            await asyncio.gather(
+                run.critic.values(batch, step),  # only where the algorithm has a critic
+                run.trainer.old_logprobs(batch, step),  # only where more than one update, or KL, needs them
+            )
             run.gate.check(batch, step)
             step.add(run.algorithm.advantages(batch, state.algorithm))
             batch = without_companions(batch)  # what informed the advantages and is not learned

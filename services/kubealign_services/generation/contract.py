@@ -1,5 +1,6 @@
 """What a rollout engine is: requests in, finished samples out, one step at a time."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -125,6 +126,11 @@ class Generator(Protocol):
         in_flight: InFlight = InFlight.DRAIN,
     ) -> None:
         """As `RolloutEngine.adapt`. Call it within `quiet` of the same kind."""
+
+    async def proven_by(self, proof: asyncio.Future[None]) -> None:
+        """What is made with the weights of the last `refit` or `adapt` is handed out when this is done; where
+        it fails, all that is in flight ends with EngineLost. An engine that cannot keep it back waits here,
+        and raises what it raises. Call it within the same `quiet`."""
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         """Log-probability of each token after the first, at temperature 1. Call it within `quiet`."""

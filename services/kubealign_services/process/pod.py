@@ -15,7 +15,7 @@ from types import ModuleType
 
 from pydantic import ValidationError
 
-from kubealign.libraries import ENVIRONMENT
+from kubealign.libraries import environment as libraries
 from kubealign.pod import ENV_CPUS, ENV_SETTINGS, PodSettings
 from kubealign.process import Exit, ProcessSettings
 from kubealign.spec.job import AlignmentJob
@@ -96,7 +96,8 @@ def _threads(text: str | None) -> int | None:
 
 def _set_up_libraries(settings: ProcessSettings, environment: MutableMapping[str, str]) -> None:
     """What libraries read from the environment when they are imported. What is there already stays."""
-    for name, value in ENVIRONMENT.items():
+    # What a pod asked for, no other pod lacks.
+    for name, value in libraries(alone=settings.threads is not None).items():
         environment.setdefault(name, value)
     if settings.threads is not None:
         # They would take the node's cores.

@@ -195,7 +195,8 @@ class BroadcastSender:
         """The part's bytes. Each is valid until the next."""
         bucket = torch.empty(BUCKET_BYTES, dtype=torch.uint8)
         view, filled = bucket.numpy().data, 0
-        for chunk in self._publisher.chunks(refit_pb2.FetchWeightsRequest(weights=weights)):
+        own = refit_pb2.FetchWeightsRequest(weights=weights, rank=self._publisher.rank)
+        for chunk in self._publisher.chunks(own):
             data = memoryview(chunk.data)
             while data:
                 taken = data[: BUCKET_BYTES - filled]

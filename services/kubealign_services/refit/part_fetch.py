@@ -2,12 +2,13 @@
 the changes to the version before."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,13 +27,18 @@ STREAM = "stream"
 COLLECTIVE = "collective"
 
 
+class DisprovenTransfer(CorruptTransfer):
+    """What was handed out ahead of its checksums is not what was sent."""
+
+
 @dataclass
 class Held:
-    """Verified bytes of a part's pieces, at their offsets in the manifest.
+    """Bytes of a part's pieces, at their offsets in the manifest.
 
     owned: in this process's own memory, so that they may be kept. lasts: nobody else writes to them as long
     as there is a view of them. confirm: raises SnapshotGone when what was copied from the bytes until now may
-    not be whole."""
+    not be whole. proof: where they are still being checked: done when they are verified, or with
+    DisprovenTransfer; None: they are."""
 
     snapshot: memoryview
     transport: str
@@ -42,6 +48,7 @@ class Held:
     is_delta: bool
     confirm: Callable[[], None]
     close: Callable[[], None]
+    proof: asyncio.Future[None] | None = None
 
     def release(self) -> None:
         """Be done with them. Views go on holding what they need, and nothing else does."""
@@ -52,12 +59,14 @@ class Held:
 @dataclass(frozen=True)
 class PartRequest:
     """Some pieces of a part. places: in the part's list, ascending. base: this process's own bytes of the
-    same pieces in the state that the part's deltas are changes to; None: there are none. They are used up."""
+    same pieces in the state that the part's deltas are changes to; None: there are none. They are used up.
+    ahead: what is mapped is wanted before it is verified, where nobody can change it any more."""
 
     weights: batch_pb2.WeightsId
     part: refit_pb2.WeightsPart
     places: tuple[int, ...]
     base: memoryview | None
+    ahead: bool = False
 
     @property
     def tensors(self) -> list[refit_pb2.TensorEntry]:
@@ -133,7 +142,7 @@ class PartFetcher:
 
     async def _from(self, source: refit_pb2.WeightsSource, request: PartRequest, tries: int) -> Held:
         if source.HasField("shared_memory"):
-            return await asyncio.to_thread(self._map, source.shared_memory.name, request)
+            return await self._map(source.shared_memory.name, request)
         if source.HasField("collective"):
             return await self._broadcast(source.collective.address, request)
         # Memory of torch's own, so that views of it keep it alive; what is not asked for is never touched.
@@ -182,31 +191,51 @@ class PartFetcher:
                 relay.forget(incoming.buffer, f"they did not come: {error or type(error).__name__}")
             raise
 
-    def _map(self, name: str, request: PartRequest) -> Held:
+    async def _map(self, name: str, request: PartRequest) -> Held:
         size = request.part.size_bytes
-        mapped = MappedSnapshot(self._directory, name, request.weights, size, self._maps)
-        try:
+        mapped = await asyncio.to_thread(
+            MappedSnapshot, self._directory, name, request.weights, size, self._maps
+        )
+        checks = asyncio.to_thread(self._check, mapped.snapshot, mapped.confirm, request)
+        proof: asyncio.Future[None] | None = None
+        if request.ahead and mapped.lasts:
+            proof = asyncio.ensure_future(_disproving(checks))
+        else:
             try:
-                received = sum(entry.size_bytes for entry in request.tensors)
-                verify(mapped.snapshot, request.tensors, "shared memory")
-            finally:
-                # Overwritten in the meantime is not corrupt: it is gone, and says so.
-                mapped.confirm()
-        except BaseException:
-            mapped.close()
-            # Perhaps it is the map that is wrong: one of its pages written to by mistake.
-            self._maps.forget()
-            raise
+                await checks
+            except BaseException:
+                mapped.close()
+                raise
         return Held(
             snapshot=mapped.snapshot,
             transport=SHARED_MEMORY,
-            received_bytes=received,
+            received_bytes=sum(entry.size_bytes for entry in request.tensors),
             owned=False,
             lasts=mapped.lasts,
             is_delta=False,
             confirm=mapped.confirm,
             close=mapped.close,
+            proof=proof,
         )
+
+    def _check(self, snapshot: memoryview, confirm: Callable[[], None], request: PartRequest) -> None:
+        try:
+            try:
+                verify(snapshot, request.tensors, "shared memory")
+            finally:
+                # Overwritten in the meantime is not corrupt: it is gone, and says so.
+                confirm()
+        except BaseException:
+            # Perhaps it is the map that is wrong: one of its pages written to by mistake.
+            self._maps.forget()
+            raise
+
+
+async def _disproving(checks: Coroutine[Any, Any, None]) -> None:
+    try:
+        await checks
+    except CorruptTransfer as error:
+        raise DisprovenTransfer(str(error)) from error
 
 
 def _own(snapshot: memoryview, transport: str, received: int, is_delta: bool = False) -> Held:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +26,8 @@ from kubealign_services.refit.checked_copy import Bytes, checked_copy, checked_n
 Stretches = Callable[[int, int], Bytes]
 
 _STRETCH_BYTES = 1 << 19
+# Handed from thread to thread at once: to do that takes as long as to copy half a MiB.
+_HANDFUL_BYTES = 1 << 24
 # Below what torch hands to its own threads: these are threads already. A multiple of 64.
 _CONVERTED_ELEMENTS = 32704
 
@@ -97,37 +100,61 @@ def _stretches(flat: Tensor, dtype: torch.dtype) -> Stretches:
     return stretch
 
 
+@dataclass(frozen=True)
+class _Piece:
+    entry: refit_pb2.TensorEntry
+    source: Tensor
+    dtype: torch.dtype
+    target: Target
+
+    def copy(self) -> None:
+        self.entry.checksum = copied(self.source, self.dtype, self.target, self.entry.offset_bytes)
+
+
 class PieceCopies:
     """Copies under way. Each fills in its entry's checksum."""
 
     def __init__(self, threads: ThreadPoolExecutor | None, most: int) -> None:
-        """threads: None: each copy is made when it begins. most: that are under way at once, so that pieces
-        made for this do not pile up."""
+        """threads: None: each copy is made when it begins. most: handfuls that are under way at once, so that
+        pieces made for this do not pile up."""
         self._threads = threads
         self._room = threading.Semaphore(most)
-        self._pending: deque[tuple[refit_pb2.TensorEntry, Future[str]]] = deque()
+        self._handful: list[_Piece] = []
+        self._handful_bytes = 0
+        self._pending: deque[Future[None]] = deque()
 
     def begin(self, entry: refit_pb2.TensorEntry, source: Tensor, dtype: torch.dtype, target: Target) -> None:
-        """Wait until there is room for one more. Raises what this copy or an earlier one raised."""
+        """Wait until there is room for one more. Raises what an earlier copy raised, or this one."""
+        piece = _Piece(entry, source, dtype, target)
         if self._threads is None:
-            entry.checksum = copied(source, dtype, target, entry.offset_bytes)
+            piece.copy()
             return
-        # A large piece in one thread keeps none of the others waiting: whichever ends makes room.
-        self._room.acquire()
-        copy = self._threads.submit(copied, source, dtype, target, entry.offset_bytes)
-        copy.add_done_callback(lambda _: self._room.release())
-        self._pending.append((entry, copy))
-        while self._pending and self._pending[0][1].done():
-            self._take_oldest()
+        self._handful.append(piece)
+        self._handful_bytes += entry.size_bytes
+        if self._handful_bytes >= _HANDFUL_BYTES:
+            self._hand_over(self._threads)
 
     def finish(self) -> None:
         """Wait for all. Raises what one of them raised."""
+        if self._threads is not None and self._handful:
+            self._hand_over(self._threads)
         while self._pending:
-            self._take_oldest()
+            self._pending.popleft().result()
 
-    def _take_oldest(self) -> None:
-        entry, copy = self._pending.popleft()
-        entry.checksum = copy.result()
+    def _hand_over(self, threads: ThreadPoolExecutor) -> None:
+        handful, self._handful, self._handful_bytes = self._handful, [], 0
+        # A large piece in one thread keeps none of the others waiting: whichever ends makes room.
+        self._room.acquire()
+        copies = threads.submit(_copy_all, handful)
+        copies.add_done_callback(lambda _: self._room.release())
+        self._pending.append(copies)
+        while self._pending and self._pending[0].done():
+            self._pending.popleft().result()
+
+
+def _copy_all(pieces: list[_Piece]) -> None:
+    for piece in pieces:
+        piece.copy()
 
 
 @contextmanager

@@ -67,7 +67,7 @@ class WeightsPublisher:
         self._slots = [
             _Slot(self._new_file(), self._new_file("-changes") if has_changes else None) for _ in range(2)
         ]
-        self._rank = rank
+        self.rank = rank
         self._directory = directory
         self._address = address
         self._transport = transport
@@ -105,7 +105,7 @@ class WeightsPublisher:
             for _ in pieces:
                 pass
         slot.part = refit_pb2.WeightsPart(
-            rank=self._rank,
+            rank=self.rank,
             tensors=entries,
             size_bytes=entries[-1].offset_bytes + entries[-1].size_bytes if entries else 0,
             sources=self._sources(slot.file),
@@ -152,20 +152,25 @@ class WeightsPublisher:
         CHUNK_BYTES at most in each.
 
         Raises SnapshotGone when the weights are not served, or no longer; NotFound for a piece or changes
-        that they do not have.
+        that they do not have, and for the part of another rank.
         """
+        if request.rank != self.rank:
+            raise NotFound(
+                f"rank {request.rank}'s part of weights {identity(request.weights)} was asked of rank "
+                f"{self.rank}: two ranks of the trainer were given one address, {self._address}"
+            )
         slot, part = self._serving(request.weights)
         places = list(request.tensors) or range(len(part.tensors))
         if unknown := [place for place in places if place >= len(part.tensors)]:
             raise NotFound(
-                f"weights {identity(request.weights)} have {len(part.tensors)} tensors at rank {self._rank}; "
+                f"weights {identity(request.weights)} have {len(part.tensors)} tensors at rank {self.rank}; "
                 f"there is none at place {unknown[0]}"
             )
         places = places[request.skip :]
         if request.delta:
             file, stretches = slot.changes, _delta_ranges(part, places)
             if file is None or not part.delta_sizes:
-                raise NotFound(f"weights {identity(request.weights)} have no deltas at rank {self._rank}")
+                raise NotFound(f"weights {identity(request.weights)} have no deltas at rank {self.rank}")
         else:
             file = slot.file
             stretches = ranges((part.tensors[place] for place in places), CHUNK_BYTES)

@@ -1,5 +1,5 @@
-"""The receiver's side of a transfer: what is wanted of each part, nothing handed out before it is
-verified."""
+"""The receiver's side of a transfer: what is wanted of each part, and when it is known to be what was
+sent."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,8 +34,11 @@ _FARTHEST = (STREAM, COLLECTIVE, SHARED_MEMORY)
 
 @dataclass(frozen=True)
 class Transfer:
-    """Verified weights. tensors: by Hugging Face name, to be copied from while the transfer is open, or kept
+    """Weights that came. tensors: by Hugging Face name, to be copied from while the transfer is open, or kept
     where they last; of a receiver that wants ranges, those, and `tensors.slices()` says where each lies.
+
+    proof: done when all is verified, which `fetch` has waited for; or with DisprovenTransfer. Not to be
+    cancelled.
 
     transport: stream, where any part came through one; else collective, where any came by a broadcast.
     delta_parts: of how many the changes alone came."""
@@ -45,6 +48,7 @@ class Transfer:
     received_bytes: int
     delta_parts: int
     parts: tuple[Held, ...]
+    proof: asyncio.Future[None]
 
     def confirm(self) -> None:
         """Raises SnapshotGone when what was copied from the tensors until now may not be whole."""
@@ -94,8 +98,22 @@ class WeightsReceiver:
         Raises BadManifest, or what a part's last source did, with all causes: CorruptTransfer, SnapshotGone
         (NotFound), Unreachable.
         """
+        async with self._transferred(announcement, ahead=False) as transfer:
+            yield transfer
+
+    @asynccontextmanager
+    async def fetch_ahead(self, announcement: refit_pb2.WeightsAnnouncement) -> AsyncIterator[Transfer]:
+        """As `fetch`, but what is mapped is handed out while it is being verified: to read it all once more
+        takes half as long as the copy that was made of it. See `Transfer.proof`."""
+        async with self._transferred(announcement, ahead=True) as transfer:
+            yield transfer
+
+    @asynccontextmanager
+    async def _transferred(
+        self, announcement: refit_pb2.WeightsAnnouncement, *, ahead: bool
+    ) -> AsyncIterator[Transfer]:
         try:
-            transfer = await self._fetch(announcement)
+            transfer = await self._fetch(announcement, ahead)
             try:
                 yield transfer
             finally:
@@ -104,10 +122,12 @@ class WeightsReceiver:
             self._kept.forget()
             raise
 
-    async def _fetch(self, announcement: refit_pb2.WeightsAnnouncement) -> Transfer:
+    async def _fetch(self, announcement: refit_pb2.WeightsAnnouncement, ahead: bool) -> Transfer:
         check_announcement(announcement)
         wanted = plan(announcement, self._wanted)
-        requests = {part: self._request(announcement, part, places) for part, places in wanted.needed.items()}
+        requests = {
+            part: self._request(announcement, part, places, ahead) for part, places in wanted.needed.items()
+        }
         held = dict(zip(requests, await self._all(list(requests.values())), strict=True))
         kept = self._keep(announcement, wanted, held)
         transports = {part.transport for part in held.values()}
@@ -122,16 +142,17 @@ class WeightsReceiver:
             received_bytes=sum(part.received_bytes for part in held.values()),
             delta_parts=sum(part.is_delta for part in held.values()),
             parts=tuple(held.values()),
+            proof=_proof(tuple(held.values())),
         )
 
     def _request(
-        self, announcement: refit_pb2.WeightsAnnouncement, place: int, places: tuple[int, ...]
+        self, announcement: refit_pb2.WeightsAnnouncement, place: int, places: tuple[int, ...], ahead: bool
     ) -> PartRequest:
         part = announcement.parts[place]
         base = None
         if announcement.HasField("base"):
             base = self._kept.taken(announcement.base, part, places)
-        return PartRequest(announcement.weights, part, places, base)
+        return PartRequest(announcement.weights, part, places, base, ahead)
 
     async def _all(self, requests: list[PartRequest]) -> list[Held]:
         """All at once, each from its own rank. Raises the first failure, when the others have ended."""
@@ -164,3 +185,16 @@ class WeightsReceiver:
         own = {place: (part.snapshot, wanted.needed[place]) for place, part in held.items() if part.owned}
         self._kept.keep(announcement, own)
         return bool(own)
+
+
+def _proof(parts: tuple[Held, ...]) -> asyncio.Future[None]:
+    """Done with all of theirs, or with the first failure."""
+
+    async def proven() -> None:
+        for proof in [part.proof for part in parts if part.proof is not None]:
+            await proof
+
+    found = asyncio.ensure_future(proven())
+    # Perhaps nobody asks: what failed otherwise is told in its place.
+    found.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return found

@@ -16,7 +16,8 @@ from kubealign_services.bus.contract import Bus, BusUnavailable
 from kubealign_services.refit.announcing import from_the_bus
 from kubealign_services.refit.canary import gap
 from kubealign_services.refit.manifest import identity
-from kubealign_services.refit.receiver import WeightsReceiver
+from kubealign_services.refit.part_fetch import DisprovenTransfer
+from kubealign_services.refit.receiver import Transfer, WeightsReceiver
 from kubealign_services.rpc.errors import OutOfOrder, StaleFence
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,9 @@ class RefitTarget(Protocol):
         """Merge an adapter into the weights of the last `refit`, in the place of any before it. Raises
         ValueError as `refit` does."""
 
+    async def proven_by(self, proof: asyncio.Future[None]) -> None:
+        """As `Generator.proven_by`."""
+
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         """Log-probability of each token after the first, at temperature 1."""
 
@@ -60,7 +64,8 @@ class RefitTarget(Protocol):
 class RefitWorker:
     """Keeps one target at the newest weights.
 
-    current: the weights that the target holds, verified; None while there are none, or while they change.
+    current: the weights that the target holds, which have passed the canary; None while there are none, or
+    while they change. Their checksums may still be computed: until then the target hands nothing out.
     quarantined: after a failed refit, until one succeeds; `cause` says why. timeout: seconds for one refit.
     last: how the last refit went.
     """
@@ -170,7 +175,11 @@ class RefitWorker:
         deadline = asyncio.timeout(self._timeout)
         try:
             async with deadline:
-                await self._refit(announcement, answer)
+                try:
+                    await self._refit(announcement, self._receiver.fetch_ahead(announcement), answer)
+                except DisprovenTransfer as error:
+                    log.warning("weights are fetched again", extra={"cause": str(error)})
+                    await self._refit(announcement, self._receiver.fetch(announcement), answer)
         except Exception as error:
             answer.error = f"{type(error).__name__}: {error}"
             if deadline.expired():
@@ -188,39 +197,63 @@ class RefitWorker:
             self._change.notify_all()
 
     async def _refit(
-        self, announcement: refit_pb2.WeightsAnnouncement, answer: refit_pb2.RefitAcknowledgement
+        self,
+        announcement: refit_pb2.WeightsAnnouncement,
+        fetching: AbstractAsyncContextManager[Transfer],
+        answer: refit_pb2.RefitAcknowledgement,
     ) -> None:
-        canary = announcement.canary
         self._phase = "the bytes"
-        async with self._receiver.fetch(announcement) as transfer:
+        async with fetching as transfer:
             answer.transport = transfer.transport
             answer.received_bytes = transfer.received_bytes
             answer.delta_parts = transfer.delta_parts
             self._phase = "running samples to finish"
             # What stands still needs no room: others may begin right until then.
             self._draining = self._in_flight is InFlight.DRAIN
-            async with self._target.quiet(self._in_flight):
-                # Before the first tensor is touched: gone now leaves the target with the weights it has.
-                transfer.confirm()
+            try:
+                async with self._target.quiet(self._in_flight):
+                    await self._give(announcement, transfer, answer)
+                    self.current = announcement.weights
+            except CanaryMismatch:
+                # Where the bytes are corrupt, that is the cause.
+                await asyncio.shield(transfer.proof)
+                raise
+            self._draining = False
+            await self._changed()
+            self._phase = "the checksums"
+            try:
+                await asyncio.shield(transfer.proof)
+            except BaseException:
                 self.current = None
-                self._phase = "the weights to be copied"
-                version = announcement.weights.version
-                if announcement.HasField("adapter"):
-                    await self._target.adapt(
-                        transfer.tensors, announcement.adapter.scale, version, self._in_flight
-                    )
-                else:
-                    await self._target.refit(transfer.tensors, version, self._in_flight)
-                transfer.confirm()
-                self._phase = "the canary's log-probabilities"
-                logprobs = await self._target.sequence_logprobs(list(canary.tokens))
-                answer.canary_gap = gap(canary.logprobs, logprobs)
-                if not answer.canary_gap <= canary.tolerance:
-                    raise CanaryMismatch(
-                        f"the canary's log-probabilities differ by {answer.canary_gap:.3g} nats from the "
-                        f"sender's, more than {canary.tolerance:g}"
-                    )
-                self.current = announcement.weights
+                raise
+
+    async def _give(
+        self,
+        announcement: refit_pb2.WeightsAnnouncement,
+        transfer: Transfer,
+        answer: refit_pb2.RefitAcknowledgement,
+    ) -> None:
+        """Raises CanaryMismatch, SnapshotGone, and what the target does."""
+        canary, version = announcement.canary, announcement.weights.version
+        # Before the first tensor is touched: gone now leaves the target with the weights it has.
+        transfer.confirm()
+        self.current = None
+        self._phase = "the weights to be copied"
+        if announcement.HasField("adapter"):
+            await self._target.adapt(transfer.tensors, announcement.adapter.scale, version, self._in_flight)
+        else:
+            await self._target.refit(transfer.tensors, version, self._in_flight)
+        transfer.confirm()
+        self._phase = "the canary's log-probabilities"
+        logprobs = await self._target.sequence_logprobs(list(canary.tokens))
+        answer.canary_gap = gap(canary.logprobs, logprobs)
+        if not answer.canary_gap <= canary.tolerance:
+            raise CanaryMismatch(
+                f"the canary's log-probabilities differ by {answer.canary_gap:.3g} nats from the sender's, "
+                f"more than {canary.tolerance:g}"
+            )
+        self._phase = "the checksums"
+        await self._target.proven_by(transfer.proof)
 
     async def _acknowledge(self, answer: refit_pb2.RefitAcknowledgement) -> None:
         try:

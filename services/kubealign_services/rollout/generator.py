@@ -41,6 +41,8 @@ class SteppedGenerator:
         self._queues: dict[str, asyncio.Queue[GeneratedSample | RequestRefused | EngineLost]] = {}
         # Whether the weights may be others than before the quiet that is held.
         self._touched = False
+        # Of the weights: done when they are known to be what was sent. None: they are.
+        self._proof: asyncio.Future[None] | None = None
         self._work = asyncio.Event()
         # Set between two steps.
         self._still = asyncio.Event()
@@ -72,6 +74,11 @@ class SteppedGenerator:
             samples, refused = await self._compute(self._advance, incoming, aborted)
             self._still.set()
             self._observe(self.load)
+            if samples or _disproof(self._proof):
+                lost = await _doubt(self._proof)
+                if lost:
+                    self._drop(lost)
+                    samples = []
             for request_id, refusal in refused.items():
                 self._hand_out(request_id, refusal)
             for sample in samples:
@@ -151,7 +158,7 @@ class SteppedGenerator:
         self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
     ) -> None:
         """Take new weights. Call it within `quiet`. Raises ValueError for names or shapes that do not fit."""
-        self._touched = True
+        self._touched, self._proof = True, None
         await self._compute(self._engine.refit, tensors, version, in_flight)
 
     async def adapt(
@@ -163,8 +170,12 @@ class SteppedGenerator:
     ) -> None:
         """Take an adapter to the weights of the last `refit`. Call it within `quiet`. Raises ValueError for
         names or shapes that do not fit."""
-        self._touched = True
+        self._touched, self._proof = True, None
         await self._compute(self._engine.adapt, tensors, scale, version, in_flight)
+
+    async def proven_by(self, proof: asyncio.Future[None]) -> None:
+        """As `Generator.proven_by`: returns at once, and keeps back."""
+        self._proof = proof
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         """Log-probability of each token after the first, at temperature 1. Call it within `quiet`."""
@@ -175,10 +186,16 @@ class SteppedGenerator:
         self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
     ) -> tuple[list[list[float]], int]:
         """Log-probability of each continuation's tokens after the prompt, at temperature 1, and the version
-        of the weights. Beside what runs, but not while `quiet` is held. Raises RequestRefused."""
+        of the weights. Beside what runs, but not while `quiet` is held. Raises RequestRefused; EngineLost as
+        `generate`."""
         while not self._open.is_set():
             await self._open.wait()
+        before = self._proof
         found: tuple[list[list[float]], int] = await self._compute(self._score, prompt, continuations)
+        # A refit may have come before it had its turn.
+        lost = await _doubt(before) or await _doubt(self._proof)
+        if lost:
+            raise EngineLost(lost)
         return found
 
     def _score(
@@ -219,3 +236,17 @@ class SteppedGenerator:
     def _hand_out(self, request_id: str, item: GeneratedSample | RequestRefused) -> None:
         if request_id in self._queues:
             self._queues[request_id].put_nowait(item)
+
+
+async def _doubt(proof: asyncio.Future[None] | None) -> str:
+    """Wait until it is known whether weights are what was sent. Why not; empty: they are."""
+    if proof is not None:
+        await asyncio.wait({proof})
+    return _disproof(proof)
+
+
+def _disproof(proof: asyncio.Future[None] | None) -> str:
+    """Why weights are not what was sent; empty: that is not known."""
+    if proof is None or not proof.done() or proof.exception() is None:
+        return ""
+    return f"the weights that made it are not what was sent: {proof.exception()}"

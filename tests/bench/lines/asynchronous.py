@@ -9,7 +9,7 @@ from typing import Any
 from tests.bench import jobs, kubealign_side
 from tests.bench.line import Aim, Bench, Line, Outcome
 from tests.bench.lines.steps import Peer, detail, in_turn
-from tests.bench.machine import environment
+from tests.bench.machine import job_environment
 from tests.bench.pinned import pinned
 from tests.bench.watch import Usage
 from tests.bench.workload import Workload
@@ -24,7 +24,7 @@ def _pinned(workload: Workload, rollout: int, trainer: int) -> Peer:
         folder = own.parent / "workload"
         job = jobs.online(workload, folder, kubealign_side.NAME, count)
         beside = partial(pinned, cores={"rollout": rollout, "trainer": trainer})
-        return kubealign_side.measure(job, own, _TIMEOUT_SECONDS, beside, environment(threads=1))
+        return kubealign_side.measure(job, own, _TIMEOUT_SECONDS, beside, job_environment(threads=1))
 
     return steps
 

@@ -12,14 +12,16 @@ from tests.bench.workload import Workload
 _TIMEOUT_SECONDS = 3600.0
 
 
-def _line(method: str, ways: tuple[str, ...], best: str) -> Line:
+def _line(method: str, ways: tuple[str, ...], best: str, rounds: int) -> Line:
+    """rounds: in the full form, of each side in turn: several where the sides are close."""
+
     def run(bench: Bench) -> Outcome:
         workload = bench.tailed.doing(method=method)
         rows_per_step = workload.sequences if method == "sft" else workload.sequences // 2
         warmup, steps = bench.pick((1, 1), (2, 6), (1, 6))
         ours = ("kubealign", _kubealign(workload, rows_per_step), warmup, steps)
         theirs = [(f"TRL {way}", _trl(way, workload, rows_per_step), 1, bench.pick(1, 6, 6)) for way in ways]
-        sides, weights = in_turn(bench, workload, [ours, *theirs], rounds=bench.pick(1, 1, 2))
+        sides, weights = in_turn(bench, workload, [ours, *theirs], rounds=bench.pick(1, 1, rounds))
         ours_side, *others = sides
         pace = {side.name: side.tokens_per_second() for side in others}
         figures = {
@@ -61,6 +63,8 @@ def _trl(way: str, workload: Workload, rows_per_step: int) -> Peer:
 
 
 LINES = (
-    _line("sft", ("packed", "padded"), "packed, or padded in small batches of like lengths"),
-    _line("dpo", ("padded", "whole"), "padded in small micro-batches, or in one (it has no packing)"),
+    _line("sft", ("packed", "padded"), "packed, or padded in small batches of like lengths", rounds=2),
+    _line(
+        "dpo", ("padded", "whole"), "padded in small micro-batches, or in one (it has no packing)", rounds=1
+    ),
 )

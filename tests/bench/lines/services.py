@@ -1,14 +1,15 @@
 """What it costs that a step goes through services, bus and wire."""
 
-import math
+import statistics
 
 from tests.bench.line import Aim, Bench, Line, Outcome
 from tests.bench.lines.steps import detail, in_turn, kubealign, peer
 
-#: Reward and gradient of the two must agree this well; else they did not do the same work. Not exactly: a
-#: request that comes a moment later is computed in another batch, and a last bit can make another token the
-#: one that is drawn.
-_SAME = 0.02
+#: Reward and gradient of the two must agree this well in most steps, and in each about; else they did not do
+#: the same work. Not exactly: a request that comes a moment later is computed in another batch, and a last
+#: bit can make another token the one that is drawn, and with it another response.
+_MOSTLY, _ABOUT = 0.02, 0.25
+_COMPARED = ("reward/mean", "trainer/gradient_norm")
 
 
 def _run(bench: Bench) -> Outcome:
@@ -24,13 +25,10 @@ def _run(bench: Bench) -> Outcome:
         rounds=bench.pick(1, 2, 2),
     )
     ours, alone = sides
-    for mine, other in zip(ours.steps, alone.steps, strict=True):
-        for figure in ("reward/mean", "trainer/gradient_norm"):
-            if not math.isclose(mine[figure], other[figure], rel_tol=_SAME, abs_tol=_SAME):
-                raise RuntimeError(
-                    f"step {mine['step']}: {figure} is {mine[figure]} in services and {other[figure]} in one "
-                    "process"
-                )
+    apart = {name: _apart(ours.steps, alone.steps, name) for name in _COMPARED}
+    for name, each in apart.items():
+        if statistics.median(each) > _MOSTLY or max(each) > _ABOUT:
+            raise RuntimeError(f"{name} of services and of one process are {each} apart: not the same work")
     figures = {
         "services": ours.fastest_step_seconds,
         "one_process": alone.fastest_step_seconds,
@@ -39,7 +37,13 @@ def _run(bench: Bench) -> Outcome:
     cpu = [sum(side.cpu_seconds_by_group().values()) for side in sides]
     if cpu[1]:
         figures["cpu_ratio"] = cpu[0] / cpu[1]
-    return Outcome(figures, detail(sides, workload, weights), ["both made the same rewards and gradients"])
+    return Outcome(figures, detail(sides, workload, weights) | {"apart": apart})
+
+
+def _apart(ours: list[dict[str, float]], others: list[dict[str, float]], name: str) -> list[float]:
+    """Of each step, relative to the larger."""
+    pairs = [(mine[name], other[name]) for mine, other in zip(ours, others, strict=True)]
+    return [abs(mine - other) / max(abs(mine), abs(other), 1e-9) for mine, other in pairs]
 
 
 LINES = (

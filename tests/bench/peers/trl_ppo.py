@@ -23,6 +23,9 @@ from transformers import (
 )
 from trl.experimental.ppo import PPOConfig, PPOTrainer
 
+#: Of a step. One of 64 padded answers takes more than 24 GiB.
+_MICROBATCHES = 4
+
 
 class Forced:
     """Has a model's `generate` make responses of the steps' lengths, one step a call, and times it."""
@@ -88,8 +91,8 @@ def main(folder: Path, steps: int, result: Path) -> None:
             output_dir=str(folder / "trl-ppo"),
             seed=workload.seed,
             total_episodes=steps * workload.sequences,
-            per_device_train_batch_size=workload.sequences,
-            gradient_accumulation_steps=1,
+            per_device_train_batch_size=workload.sequences // _MICROBATCHES,
+            gradient_accumulation_steps=_MICROBATCHES,
             num_mini_batches=1,
             num_ppo_epochs=1,
             local_rollout_forward_batch_size=workload.sequences,

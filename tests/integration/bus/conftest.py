@@ -5,7 +5,6 @@ import contextlib
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from kubealign.process import NatsAccess, Role, TlsFiles
 from kubealign.security.authority import Authority, write_tls
 from kubealign_services.bus.bounds import Bounds
 from kubealign_services.bus.jetstream import JetStreamBus
+from support.free_address import free_port
 
 
 class NatsServer:
@@ -63,12 +63,6 @@ class NatsServer:
     def wipe(self) -> None:
         """Only while it does not run: forget everything."""
         shutil.rmtree(self.folder / "store")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import functools
 import multiprocessing as mp
 import os
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from kubealign_services.generation.torch_engine.tensor_parallel.sliced_passes im
 from kubealign_services.generation.torch_engine.tensor_parallel.slicing import Shard, extent, piece
 from kubealign_services.group.rendezvous import meet
 from kubealign_services.training.slices import WeightSlice
+from support.free_address import free_address
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -155,8 +155,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folders = [write_model(root, name) for name in FAMILIES]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        rendezvous = f"127.0.0.1:{probe.getsockname()[1]}"
+    rendezvous = free_address()
     process = mp.get_context("spawn").Process(target=follower, args=(rendezvous, folders))
     process.start()
     try:

@@ -45,6 +45,9 @@ class Bigram:
         for name, tensor in tensors:
             self.weights[name].copy_(tensor)
 
+    async def proven_by(self, proof: asyncio.Future[None]) -> None:
+        await asyncio.shield(proof)
+
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         return self.logprobs(tokens)
 

@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -32,6 +31,8 @@ from kubealign_services.rpc.server import Server
 sys.path.insert(0, str(Path(__file__).parent))
 
 from refit_worker_process import VOCABULARY, Bigram  # type: ignore[import-not-found]
+
+from support.free_address import free_port
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -65,17 +66,12 @@ class Stage:
 
     async def open(self, transport: Transport) -> None:
         tls = write_tls(self._folder / "nats", self._authority, Role.RUNNER)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self._nats = NatsServer(self._folder / "nats", port, "refit-test", secrets.token_hex(8), tls)
+        self._nats = NatsServer(self._folder / "nats", free_port(), "refit-test", secrets.token_hex(8), tls)
         self._start("nats", self._nats.command())
         await asyncio.wait_for(self._nats.ready(), 20)
         trainer_tls = write_tls(self._folder / "trainer", self._authority, Role.TRAINER)
         driver_tls = write_tls(self._folder / "driver", self._authority, Role.DRIVER)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"localhost:{probe.getsockname()[1]}"
+        address = f"localhost:{free_port()}"
         self.publisher = WeightsPublisher(self.shared, address, transport)
         self._stack.callback(self.publisher.close)
         self.trainer = Sender(self.publisher)

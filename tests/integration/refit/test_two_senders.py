@@ -5,7 +5,6 @@ together."""
 import asyncio
 import errno
 import multiprocessing as mp
-import socket
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -45,6 +44,7 @@ from kubealign_services.training.group import CommandGroup, Handlers
 from kubealign_services.training.serving import handler
 from kubealign_services.training.slices import WeightSlice
 from kubealign_services.training.torch_backend.backend import TorchBackend
+from support.free_address import free_address
 from support.mean_negative_logprob import MeanNegativeLogprob
 
 pytestmark = pytest.mark.timeout(240)
@@ -105,11 +105,6 @@ def follow(model: Path, shared: Path, address: str, rendezvous: str, tls: TlsFil
     threading.Thread(target=asyncio.run, args=(serve(),), daemon=True).start()
     with CommandGroup(1, 2, rendezvous, 120) as group:
         group.follow(rank.handlers())
-
-
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 class Site:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from kubealign_services.group.rendezvous import GroupLost, meet
 from kubealign_services.training.group import CommandGroup, RankFailed
+from support.free_address import free_address
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -92,8 +93,7 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture
 def rendezvous() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    return free_address()
 
 
 def heard(pipe: Connection) -> str:

@@ -4,7 +4,6 @@ the same."""
 # mypy: disable-error-code="no-untyped-call"
 import json
 import multiprocessing as mp
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from kubealign_services.batch.packed import Batch, pack
 from kubealign_services.training.contract import CorruptCheckpoint, Head, NonFiniteLoss, UpdatePlan
 from kubealign_services.training.group import CommandGroup, Handlers
 from kubealign_services.training.torch_backend.backend import TorchBackend
+from support.free_address import free_address
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -183,8 +183,7 @@ def test_two_ranks_are_one(
     tmp_path: Path,
 ) -> None:
     spec = trainer(precision, checkpointing, lora)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        rendezvous = f"127.0.0.1:{free.getsockname()[1]}"
+    rendezvous = free_address()
     told = spec.model_dump_json(by_alias=True)
     other = mp.get_context("spawn").Process(target=follow, args=(folder, rendezvous, told))
     other.start()

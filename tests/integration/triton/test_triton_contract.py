@@ -158,3 +158,19 @@ async def test_it_ends_in_time_with_streams_open(stage: Stage) -> None:
     with pytest.raises(EngineLost):
         await held
     assert not alive([pid, *models])
+
+
+async def test_a_model_that_hangs_ends_with_its_server(stage: Stage) -> None:
+    """Its process would wait for ever for a server that had to be killed."""
+    async with stage.server:
+        await stage.server.up()
+        pid = stage.server.pid
+        assert pid is not None
+        async with asyncio.timeout(START_SECONDS):
+            while not (models := children(pid)):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        for model in models:
+            os.kill(model, signal.SIGSTOP)
+    async with asyncio.timeout(SECONDS):
+        while alive([pid, *models]):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)

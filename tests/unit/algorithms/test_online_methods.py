@@ -273,8 +273,9 @@ def test_what_each_needs(name: str) -> None:
     assert needs(kl=spec.KL(fixed=spec.FixedKL())) == (True, True, critic)
     assert needs(minibatch_sequences=8) == (True, False, critic)
     assert needs(epochs_per_step=2) == (True, False, critic)
-    assert needs(max_staleness=1) == (True, False, critic)
-    assert needs(importance=spec.Importance()) == (True, False, critic)
+    assert needs(max_staleness=1) == (False, False, critic)
+    assert needs(importance=spec.Importance()) == (False, False, critic)
+    assert needs(max_staleness=1, epochs_per_step=2) == (True, False, critic)
 
 
 def test_staleness_brings_the_weights_of_the_decoupled_loss(make_batch: MakeBatch) -> None:

@@ -193,6 +193,24 @@ def test_without_old_logprobs_the_ratio_is_one(ratio: spec.RatioLevel) -> None:
     assert figures["policy/clip_fraction"] == same["policy/clip_fraction"] == 0
 
 
+@pytest.mark.parametrize(
+    ("level", "outside"), list(itertools.product(spec.ImportanceLevel, spec.OutOfBounds))
+)
+def test_without_old_logprobs_the_weights_are_of_the_step_s_own_pass(
+    level: spec.ImportanceLevel, outside: spec.OutOfBounds
+) -> None:
+    """As if a pass before the step had said the same, and without a gradient of their own."""
+    with_old, without = at_ratio_one(batch()), at_ratio_one(batch())
+    del without.token_columns["old_logprobs"]
+    _, objective = clipped(importance=spec.Importance(level=level, outside=outside, low=0.9, high=1.1))
+    value, gradient, figures = value_and_gradient(objective, with_old)
+    alone, same, told = value_and_gradient(objective, without)
+    assert 0 < figures["importance/outside_share"] < 1
+    assert alone == pytest.approx(value, abs=1e-12)
+    torch.testing.assert_close(same, gradient, atol=1e-12, rtol=0)
+    assert {name: told[name] for name in figures} == pytest.approx(figures, abs=1e-12)
+
+
 def two_responses() -> tuple[Batch, ModelOutputs]:
     """Log-ratios 0.1 and 0.2 in the first response, -0.1 in the second; advantages 1, 1 and 2."""
     made = pack([[1, 2, 3], [1, 2]], ["0", "1"])

@@ -86,8 +86,12 @@ def test_the_divergence_by_hand() -> None:
     [
         {"kl": {"placement": "Reward", "fixed": {"coefficient": 0.2}}},
         {"epochsPerStep": 2},
-        {"importance": {}},
     ],
 )
 def test_where_the_pass_is_needed_it_is_asked_for(changes: dict[str, object]) -> None:
     assert make_algorithm(grpo(KLEstimator.K3, **changes)).needs_old_logprobs
+
+
+@pytest.mark.parametrize("changes", [{"importance": {}}, {"maxStaleness": 2}])
+def test_the_step_s_own_pass_gives_the_proximal_policy(changes: dict[str, object]) -> None:
+    assert not make_algorithm(grpo(KLEstimator.K3, **changes)).needs_old_logprobs

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,19 @@ def test_the_table_says_what_is_met_and_what_is_not_measured() -> None:
         "|  |  | of TRL's memory: at most 0.3 | 0.41 | **no** |",
     ]
     assert render.table(lines, {}).splitlines()[2].endswith("| times TRL: at least 8 | - | - |")
+
+
+def test_results_of_several_machines_say_whose_they_are() -> None:
+    one, other = result("one"), result("other")
+    alone = render.circumstances({"one": one})
+    assert alone.startswith("2 cores (a processor), 23 GiB, no GPU; Python 3.11, torch 2.15.")
+    assert render.circumstances({"one": one, "other": other}).startswith("2 cores (a processor)")
+    other = replace(other, machine=other.machine | {"processor": "another"})
+    said = render.circumstances({"one": one, "other": other, "third": one}).splitlines()
+    assert [line.partition(" GiB")[0] for line in said[:2]] == [
+        "one, third: 2 cores (a processor), 23",
+        "other: 2 cores (another), 23",
+    ]
 
 
 def test_only_what_stands_between_known_markers_is_written() -> None:

@@ -50,12 +50,13 @@ def test_each_token_is_weighed_by_what_really_sampled_it() -> None:
     """w = p_old / p_behaviour, cut at 1.5: 0.6/0.5, 0.2/0.4, 0.8/0.8, 0.5/0.25; then 0.3/0.6, 0.9/0.9."""
     made = batch()
     counted = made.token("loss_mask").bool()
-    weights = importance_weights(made, counted, Importance(high=1.5))
-    assert weights.raw[counted].tolist() == pytest.approx([1.2, 0.5, 1.0, 2.0, 0.5, 1.0])
-    assert weights.applied[counted].tolist() == pytest.approx([1.2, 0.5, 1.0, 1.5, 0.5, 1.0])
-    assert weights.outside[counted].tolist() == [0, 0, 0, 1, 0, 0]
+    old, behaviour = made.token("old_logprobs")[counted], made.token("behaviour_logprobs")[counted]
+    weights = importance_weights(old - behaviour, made.sequence_of_token[counted], Importance(high=1.5))
+    assert weights.raw.tolist() == pytest.approx([1.2, 0.5, 1.0, 2.0, 0.5, 1.0])
+    assert weights.applied.tolist() == pytest.approx([1.2, 0.5, 1.0, 1.5, 0.5, 1.0])
+    assert weights.outside.tolist() == [0, 0, 0, 1, 0, 0]
     # K3: r - 1 - log r.
-    found = behaviour_kl(made.token("old_logprobs"), made.token("behaviour_logprobs"))[counted]
+    found = behaviour_kl(old, behaviour)
     expected = [r - 1 - math.log(r) for r in (1.2, 0.5, 1.0, 2.0, 0.5, 1.0)]
     assert found.tolist() == pytest.approx(expected, abs=1e-6)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubealign.libraries import environment
 from kubealign.local.backoff import Backoff
 from kubealign.local.dry_run import plan
 from kubealign.local.exits import how_it_ended
@@ -15,7 +16,7 @@ from kubealign.local.log_tail import log_tail
 from kubealign.local.preloading import modules
 from kubealign.local.scaling import scaled
 from kubealign.local.spec_change import changes
-from kubealign.local.threads import threads
+from kubealign.local.threads import take_turns, threads
 from kubealign.read_model import StepMetrics
 from kubealign.roles import roles
 from kubealign.spec.job import AlignmentJob
@@ -100,6 +101,21 @@ def test_cores_are_shared_by_those_that_compute_together(ppo: AlignmentJob) -> N
         "driver": 8,
     }
     assert {threads(process, processes, cores=1) for process in processes} == {1}
+
+
+def test_processes_take_turns_unless_some_work_while_others_do(ppo: AlignmentJob) -> None:
+    """Then threads that wait look for one another longer before they sleep."""
+    assert not take_turns(ppo)  # a reference and a reward model score while responses come in
+    told = ppo.model_dump(mode="json", by_alias=True, exclude_none=True)
+    even = {"name": "even", "function": {"file": {"path": "/reward.py", "name": "reward"}}}
+    spec = {name: told["spec"][name] for name in ("policy", "data", "maxSteps")} | {"rewards": [even]}
+    rloo = {"kl": {"fixed": {"coefficient": 0.0}}}
+    for staleness, turns in ((0, True), (2, False)):
+        algorithm = {"rloo": {**rloo, "maxStaleness": staleness}}
+        job = AlignmentJob.model_validate({**told, "spec": {**spec, "algorithm": algorithm}})
+        assert take_turns(job) is turns
+    longer, shorter = (int(environment(alone)["GOMP_SPINCOUNT"]) for alone in (True, False))
+    assert longer > shorter > 0
 
 
 def test_newcomers_take_the_lowest_free_numbers(ppo: AlignmentJob) -> None:

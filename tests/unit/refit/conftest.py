@@ -111,6 +111,9 @@ class Receiver:
         for name, weight in self.model.weights.items():
             weight.copy_(found[name])
 
+    async def proven_by(self, proof: asyncio.Future[None]) -> None:
+        await asyncio.shield(proof)
+
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         return self.model.logprobs(tokens)
 

@@ -141,6 +141,17 @@ def test_single_tensors_can_be_fetched(publisher: WeightsPublisher) -> None:
         list(publisher.chunks(request))
 
 
+def test_a_part_of_another_rank_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+    publisher = WeightsPublisher(tmp_path, "trainer-1:7000", Transport.STREAM, rank=1)
+    weights = publish(publisher, 1, [("w", torch.ones(3))]).weights
+    request = refit_pb2.FetchWeightsRequest(weights=weights, rank=1)
+    assert [len(chunk.data) for chunk in publisher.chunks(request)] == [12]
+    request.rank = 3
+    with pytest.raises(NotFound, match=r"rank 3's part .* asked of rank 1: .* one address, trainer-1:7000"):
+        list(publisher.chunks(request))
+    publisher.close()
+
+
 def test_the_same_version_of_another_fence_is_not_the_same(publisher: WeightsPublisher) -> None:
     announcement = publish(publisher, 1, [("w", torch.ones(3))])
     other = batch_pb2.WeightsId(fence=2, version=1, digest=announcement.weights.digest)

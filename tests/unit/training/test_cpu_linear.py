@@ -28,8 +28,14 @@ def test_values_and_gradients_are_those_of_fp64(shape: tuple[int, ...], with_bia
         torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-6)
 
 
-def test_it_is_one_dnn_that_computes_in_fp32_and_torch_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cpu_linear._works()
+@pytest.fixture(autouse=True)
+def _no_matter_whose_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_linear, "_is_mkls", lambda: False)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Shapes of what oneDNN's operator is asked for."""
     asked: list[tuple[int, ...]] = []
     real = torch.ops.mkldnn._linear_pointwise
 
@@ -38,7 +44,22 @@ def test_it_is_one_dnn_that_computes_in_fp32_and_torch_otherwise(monkeypatch: py
         found: Tensor = real(x, *rest)
         return found
 
+    assert cpu_linear._works()
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", noted)
+    return asked
+
+
+def test_on_the_processors_that_mkl_was_made_for_it_is_torch_that_computes(
+    asked: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_linear, "_is_mkls", lambda: True)
+    x, weight = drawn(6, 4, seed=1).requires_grad_(), drawn(3, 4, seed=2).requires_grad_()
+    linear(x, weight).sum().backward()
+    assert asked == [] and weight.grad is not None
+    torch.testing.assert_close(product(x.detach(), weight.detach()), plain(x, weight).detach())
+
+
+def test_it_is_one_dnn_that_computes_in_fp32_and_torch_otherwise(asked: list[tuple[int, ...]]) -> None:
     x, weight = drawn(6, 4, seed=1).requires_grad_(), drawn(3, 4, seed=2).requires_grad_()
     linear(x, weight).sum().backward()
     assert asked == [(6, 4), (6, 3), (3, 6)]  # y, dx = g W, dW = g^T x

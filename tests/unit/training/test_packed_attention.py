@@ -55,27 +55,32 @@ CONFIGS: dict[str, Any] = {
     "mistral": MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=4, head_dim=8),
 }
 LENGTHS = (1, 9, 3, 17, 16, 2)
+# Long enough for a call of the kernel each.
+LONG = (40, 3, 64, 33)
+BOTH = pytest.mark.parametrize("lengths", [LENGTHS, LONG], ids=["short", "long"])
 CPU = torch.device("cpu")
 
 
+@BOTH
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_equals_the_plain_forward(
     name: str,
     implementation: str,
+    lengths: tuple[int, ...],
     tmp_path: Path,
     save_model: Callable[..., Path],
     make_batch: Callable[..., Batch],
 ) -> None:
     folder = save_model(CONFIGS[name], tmp_path)
-    batch = make_batch(*LENGTHS)
+    batch = make_batch(*lengths)
     batch.scalars["temperature"] = 0.7
     model = load_model(folder, Head.LANGUAGE_MODEL)
     with torch.no_grad():
         found = model(PackedTokens.of(batch, CPU), frozenset({"logprobs", "entropy"}))
     plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=implementation).eval()
     first = 0
-    for length in LENGTHS:
+    for length in lengths:
         tokens = batch.tokens[first : first + length].long()
         with torch.no_grad():
             wanted = (plain(tokens[None]).logits[0] / 0.7).log_softmax(-1)[:-1]
@@ -107,8 +112,11 @@ def test_one_sequence_does_not_see_another(
     assert not changed[:8].any() and not changed[16:].any()
 
 
-def test_gradients_equal_the_plain_ones(llama: Path, make_batch: Callable[..., Batch]) -> None:
-    batch = make_batch(*LENGTHS)
+@BOTH
+def test_gradients_equal_the_plain_ones(
+    lengths: tuple[int, ...], llama: Path, make_batch: Callable[..., Batch]
+) -> None:
+    batch = make_batch(*lengths)
     model = load_model(llama, Head.LANGUAGE_MODEL)
     model(PackedTokens.of(batch, CPU), frozenset({"logprobs"}))["logprobs"].sum().backward()
     plain = AutoModelForCausalLM.from_pretrained(llama)

@@ -174,6 +174,9 @@ class OutsideGenerator:
         await self._take(merged.items())
         self._version = version
 
+    async def proven_by(self, proof: asyncio.Future[None]) -> None:
+        await asyncio.shield(proof)
+
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         await self._awake()
         self._scored += 1

@@ -176,6 +176,9 @@ class TritonGenerator:
         self._touched = True
         await self._hand_over(Op.ADAPT, tensors, scale=scale, version=version, in_flight=in_flight)
 
+    async def proven_by(self, proof: asyncio.Future[None]) -> None:
+        await asyncio.shield(proof)
+
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
         session = await self._any_session()
         logprobs: list[float] = await session.ask(Op.SEQUENCE_LOGPROBS, tokens=tokens)

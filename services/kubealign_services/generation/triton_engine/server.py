@@ -193,6 +193,11 @@ class OwnServer:
         await asyncio.sleep(delay)
 
     async def _tidy(self) -> None:
+        """After the server's end."""
+        if self.pid is not None:
+            # Of its session: where it was killed, the model's process may wait for it for ever.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
         self._process, self.metrics, self.pid = None, None, None
         lines, self._lines = self._lines, None
         pipe, self._pipe = self._pipe, None

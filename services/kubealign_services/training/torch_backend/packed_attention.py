@@ -4,10 +4,12 @@ The function is registered with transformers as `kubealign_packed`, so that any 
 through its `AttentionInterface` runs packed. Which token belongs to which sequence is told by an
 `AttentionPlan` among the model's keyword arguments (not by a global: gradient checkpointing calls the layers
 again later). Sequences of similar lengths are gathered into right-padded blocks for
-`scaled_dot_product_attention`; padding stands right of every real token, where causality hides it.
+`scaled_dot_product_attention`; padding stands right of every real token, where causality hides it. Where a
+kernel can take the sequences as they lie, there are no blocks (`varlen_attention`, `sequence_attention`).
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from kubealign_services.training.torch_backend import sequence_attention
 from kubealign_services.training.torch_backend.shared_prompts import SharedPack
 from kubealign_services.training.torch_backend.varlen_attention import (
     Ragged,
@@ -58,11 +61,14 @@ class Block:
 @dataclass(frozen=True)
 class AttentionPlan:
     """blocks hold every token, beside padding. scatter: int64 [T], a place of each token among the blocks'
-    places, flattened; None: each token stands at its own. ragged: for a kernel that needs no blocks."""
+    places, flattened; None: each token stands at its own. ragged: for a kernel that needs no blocks. offsets:
+    [S + 1], where the sequences begin and end in the pack, if they lie there one after another, of different
+    lengths, long enough for a call of a kernel each."""
 
     blocks: list[Block]
     scatter: Tensor | None
     ragged: Ragged | None = None
+    offsets: list[int] | None = None
 
 
 def plan_attention(
@@ -93,7 +99,11 @@ def plan_attention(
         scatter = scatter[shared.kept]
     in_order = len(blocks) == 1 and blocks[0].start is not None
     ragged = plan_ragged(cu_seqlens, device, shared)
-    return AttentionPlan(blocks, None if in_order else scatter.to(device), ragged)
+    if in_order:
+        return AttentionPlan(blocks, None, ragged)
+    offsets = cu_seqlens.tolist()
+    lie_whole = shared is None and sequence_attention.worth_calls(offsets)
+    return AttentionPlan(blocks, scatter.to(device), ragged, offsets if lie_whole else None)
 
 
 def _similar(lengths: list[int]) -> list[list[int]]:
@@ -142,11 +152,28 @@ def packed_attention(
     if plan.ragged is not None and can_run(query, dropout):
         found = ragged_attention(plan.ragged, query, key, value, scaling, sliding_window)
         return found[None], None
+    offsets = plan.offsets
+    if offsets is not None and _sees_all(offsets, sliding_window):
+        heads = query, *_repeated(key, value, repeats)
+        if sequence_attention.can_run(*heads, offsets, dropout):
+            return sequence_attention.attention(*heads, offsets, scaling)[None], None
     pieces = [
         _block(block, query, key, value, repeats, dropout, scaling, sliding_window) for block in plan.blocks
     ]
     found = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     return (found if plan.scatter is None else found[plan.scatter])[None], None
+
+
+def _repeated(key: Tensor, value: Tensor, repeats: int) -> tuple[Tensor, Tensor]:
+    """Heads, the second dimension, as many as queries have."""
+    if repeats == 1:
+        return key, value
+    return key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+
+
+def _sees_all(offsets: list[int], window: int | None) -> bool:
+    """Whether no sequence is longer than what its last token sees."""
+    return window is None or max(end - start for start, end in pairwise(offsets)) <= window
 
 
 def _block(
@@ -161,8 +188,7 @@ def _block(
 ) -> Tensor:
     """[T, heads, d] of the pack -> [sequences * width, heads, d] of one block."""
     q, k, v = (block.of(states).transpose(1, 2) for states in (query, key, value))
-    if repeats > 1:
-        k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
+    k, v = _repeated(k, v, repeats)
     width = block.gather.shape[1]
     mask = None
     if sliding_window is not None and width > sliding_window:
