@@ -42,7 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ControlPlane(Path(folder) / "control-plane") as running:
         define(running)
-        running.kubectl("create", "namespace", "platform")
+        running.kubectl.create_namespace("platform")
         with charts_account(running, Path(folder) / "helm", "platform") as token:
             asyncio.run(_measured(running, Path(folder), token, arguments))
 

@@ -33,7 +33,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="kubealign-bench-") as folder,
         ControlPlane(Path(folder)) as plane,
     ):
-        plane.kubectl("create", "namespace", _NAMESPACE)
+        plane.kubectl.create_namespace(_NAMESPACE)
         _child(_make_pods, str(plane.kubeconfig), pods)
         for name, measure in (("SharedInformer", _informer), ("reflector and cache", _reflector)):
             idle, full, seconds, cpu = _child(measure, str(plane.kubeconfig), pods)

@@ -42,7 +42,7 @@ def main() -> None:
         ControlPlane(Path(folder)) as plane,
         plane.simulated_kubelet(behave=until_told),
     ):
-        plane.kubectl("create", "namespace", _NAMESPACE)
+        plane.kubectl.create_namespace(_NAMESPACE)
         define(plane)
         make_claims(plane, _NAMESPACE)
         where = (Path(folder), plane.kubeconfig, _NAMESPACE)

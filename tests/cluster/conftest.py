@@ -32,7 +32,7 @@ def pytest_runtest_makereport(
 
 def _namespace(control_plane: ControlPlane) -> Iterator[str]:
     name = f"test-{uuid.uuid4().hex[:8]}"
-    control_plane.kubectl("create", "namespace", name)
+    control_plane.kubectl.create_namespace(name)
     yield name
     # Kubernetes waits five seconds before it starts on this; nobody uses the name again.
     control_plane.kubectl("delete", "namespace", name, "--wait=false")

@@ -38,7 +38,7 @@ _HELM_SECONDS = 120.0
 def platform(control_plane: ControlPlane) -> Iterator[None]:
     """The platform's namespaces, held to restricted Pod Security."""
     for name in (NAMESPACE, "team-a", "team-b"):
-        control_plane.kubectl("create", "namespace", name)
+        control_plane.kubectl.create_namespace(name)
         labels = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn")]
         control_plane.kubectl("label", "namespace", name, *labels)
     yield

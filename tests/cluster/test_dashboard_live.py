@@ -81,7 +81,7 @@ def board(
     platform, team = f"platform-{mark}", f"team-{mark}"
     with ExitStack() as stack:
         for name in (platform, team):
-            control_plane.kubectl("create", "namespace", name)
+            control_plane.kubectl.create_namespace(name)
             stack.callback(control_plane.kubectl, "delete", "namespace", name, "--wait=false")
         redis = stack.enter_context(Redis(folder))
         # As with watchNamespaces: a Role in the team's namespace, and the cluster's own role for reviews.

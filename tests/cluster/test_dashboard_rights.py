@@ -72,7 +72,7 @@ def board(
     platform, team, others = (f"{part}-{mark}" for part in ("platform", "team", "others"))
     with ExitStack() as stack:
         for name in (platform, team, others):
-            control_plane.kubectl("create", "namespace", name)
+            control_plane.kubectl.create_namespace(name)
             stack.callback(control_plane.kubectl, "delete", "namespace", name, "--wait=false")
         apply(control_plane, team, rloo("sums"), sft("start"))
         apply(control_plane, others, sft("theirs"))

@@ -47,6 +47,11 @@ class Kubectl:
         where = ["-n", namespace] if namespace else []
         self("apply", "--server-side", *where, "-f", "-", stdin=items)
 
+    def create_namespace(self, name: str) -> None:
+        """A namespace that takes pods, which are refused until controllers have made its service account."""
+        self("create", "namespace", name)
+        self.wait_for("serviceaccount/default", "create", namespace=name)
+
     def wait_for(self, what: str, condition: str, *, namespace: str | None = None, seconds: int = 60) -> None:
         """Wait until `what` (kind/name) meets a condition as `kubectl wait --for` names it.
 

@@ -82,7 +82,7 @@ def _released(cluster: Cluster, folder: Path, values: Mapping[str, Any]) -> Iter
 @contextmanager
 def _system_namespace(cluster: Cluster) -> Iterator[None]:
     """The namespace NAMESPACE, where Pod Security is enforced; gone at the end."""
-    cluster.kubectl("create", "namespace", NAMESPACE)
+    cluster.kubectl.create_namespace(NAMESPACE)
     cluster.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
     try:
         yield
