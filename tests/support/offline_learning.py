@@ -99,7 +99,7 @@ class OfflineLearner:
 
     # What a trainer is asked by the driver.
 
-    async def logprobs(self, batch: Batch) -> Tensor:
+    async def logprobs(self, batch: Batch, learned: bool = False) -> Tensor:
         return self._backend.forward(batch, _LOGPROBS)["logprobs"]
 
     async def evaluate(self, batch: Batch) -> dict[str, float]:

@@ -76,14 +76,16 @@ class EvaluateReply(_message.Message):
     def __init__(self, metrics: _Optional[_Union[_batch_pb2.Metrics, _Mapping]] = ...) -> None: ...
 
 class ForwardRequest(_message.Message):
-    __slots__ = ("fence", "batch", "outputs")
+    __slots__ = ("fence", "batch", "outputs", "learned")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    LEARNED_FIELD_NUMBER: _ClassVar[int]
     fence: int
     batch: _batch_pb2.PackedBatch
     outputs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, fence: _Optional[int] = ..., batch: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., outputs: _Optional[_Iterable[str]] = ...) -> None: ...
+    learned: bool
+    def __init__(self, fence: _Optional[int] = ..., batch: _Optional[_Union[_batch_pb2.PackedBatch, _Mapping]] = ..., outputs: _Optional[_Iterable[str]] = ..., learned: _Optional[bool] = ...) -> None: ...
 
 class ForwardReply(_message.Message):
     __slots__ = ("columns", "digest")

@@ -12,6 +12,7 @@ from kubealign_services.checkpoints.store import CommitStore, CorruptCommit
 from kubealign_services.data.prepared import Prepared
 from kubealign_services.driver.beat import beat
 from kubealign_services.driver.build import (
+    asked_ahead,
     build_algorithm,
     build_source,
     build_validation,
@@ -143,6 +144,10 @@ async def _build(
     history.resume_at(state)
     rollout = job.spec.effective_rollout if job.spec.algorithm.value.online else None
     frozen = build_frozen(job, exchange, trainer, run_dir / "frozen")
+    policy, values = Policy(trainer, algorithm.needs_old_logprobs), Values(critic)
+    ahead = asked_ahead(job, policy, values)
+    for each in ahead:
+        stack.push_async_callback(each.close)
     source: Source
     if replay is not None:
         source = ReplaySource(replay, algorithm, context.stop)
@@ -153,7 +158,7 @@ async def _build(
             job, prepared, exchange, trainer, weights, algorithm, previews, run_dir, context.stop
         )
     else:
-        source = build_source(job, prepared, state, exchange, trainer, critic, context.stop, frozen)
+        source = build_source(job, prepared, state, exchange, trainer, critic, context.stop, frozen, ahead)
     if job.spec.checkpoint.record_batches:
         recorder = BatchRecorder(run_dir / FOLDER, fence, job.spec.seed)
         recorder.resume_at(state.step)
@@ -168,8 +173,8 @@ async def _build(
         source=source,
         trainer_client=trainer,
         critic_client=critic,
-        trainer=Policy(trainer, algorithm.needs_old_logprobs),
-        critic=Values(critic),
+        trainer=policy,
+        critic=values,
         gate=Gate(rollout.mismatch_gate if rollout else None),
         weights=weights,
         previews=previews,

@@ -8,17 +8,18 @@ from pathlib import Path
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.rewards import RewardPlacement
-from kubealign.spec.rollout import InFlight, ReferencePlacement
+from kubealign.spec.rollout import InFlight, ReferencePlacement, RolloutPlacement
 from kubealign.spec.validation import ValidationSampling
 from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.algorithms.loading import make_algorithm
 from kubealign_services.bus.contract import Bus
 from kubealign_services.data.prepared import Prepared
+from kubealign_services.driver.ahead import Ahead
 from kubealign_services.driver.assembly import REFERENCE, Sampled
 from kubealign_services.driver.exchange import Exchange
 from kubealign_services.driver.groups import GroupBuffer
 from kubealign_services.driver.informative import DynamicSampling
-from kubealign_services.driver.members import Colocated
+from kubealign_services.driver.members import Colocated, Policy, Values
 from kubealign_services.driver.plans import group_plan
 from kubealign_services.driver.previews import Previews
 from kubealign_services.driver.report import Report
@@ -83,6 +84,7 @@ def build_source(
     critic: CriticClient | None,
     stop: asyncio.Event,
     frozen: FrozenModels,
+    ahead: Sequence[Ahead],
 ) -> Source:
     """Rows, or groups sampled from the policy, going on where the state stands."""
     algorithm = job.spec.algorithm.value
@@ -128,7 +130,19 @@ def build_source(
             plan.greedy_samples,
             job.spec.in_flight is InFlight.CONTINUE,
         ),
+        ahead,
     )
+
+
+def asked_ahead(job: AlignmentJob, policy: Policy, values: Values) -> list[Ahead]:
+    """What may be asked while samples are made. Nothing where batches are recorded: a replay repeats passes
+    over whole batches, bit for bit. Nothing of a trainer that would take the accelerator from the engine."""
+    if job.spec.checkpoint.record_batches:
+        return []
+    rollout = job.spec.effective_rollout
+    apart = rollout is not None and rollout.placement is RolloutPlacement.OWN
+    found = [values.ahead, policy.ahead if apart else None]
+    return [each for each in found if each is not None]
 
 
 def build_validation(

@@ -14,7 +14,7 @@ is made with the weights that train on it.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -28,6 +28,9 @@ from kubealign_services.driver.ledger import Failure, Group, Ledger
 from kubealign_services.driver.supply import Supply
 
 log = logging.getLogger(__name__)
+
+#: Groups of the next batch that are whole, and how many of it are not.
+Coming = Callable[[Sequence[Group], int], None]
 
 
 @dataclass(frozen=True)
@@ -112,10 +115,10 @@ class GroupBuffer:
     def waiting_for(self) -> str:
         return self._ledger.waiting_for()
 
-    async def take(self, version: int) -> list[Group]:
+    async def take(self, version: int, coming: Coming | None = None) -> list[Group]:
         """The groups that were asked for first, prompts_per_step of them, once they are whole, none older
-        than max_staleness; fewer once the supply has ended, none when nothing is left. Raises JobFailed,
-        Stopping."""
+        than max_staleness; fewer once the supply has ended, none when nothing is left. coming: told of those
+        that are whole while others are not. Raises JobFailed, Stopping."""
         self._dynamic.next_step()
         while True:
             await self._refill(version)
@@ -133,6 +136,9 @@ class GroupBuffer:
                     return oldest
                 for group in stale:
                     await self._ask_anew(group, version)
+            elif coming is not None:
+                whole = [group for group in oldest if group.completed_at is not None]
+                coming(whole, len(oldest) - len(whole))
             failed = {failure.group_id: failure for failure in await self._exchange.wait(self._ledger)}
             for failure in failed.values():
                 await self._failed(failure)

@@ -2,9 +2,14 @@
 notes its time."""
 
 import asyncio
+from functools import partial
+
+from torch import Tensor
 
 from kubealign.spec.rollout import MismatchGate
+from kubealign_services.batch.companions import is_learned
 from kubealign_services.batch.packed import Batch
+from kubealign_services.driver.ahead import Ahead
 from kubealign_services.driver.mismatch import check_mismatch, mismatch
 from kubealign_services.driver.report import StepFigures
 from kubealign_services.driver.state import JobState
@@ -12,28 +17,32 @@ from kubealign_services.driver.training_client import CriticClient, TrainerClien
 
 
 class Policy:
-    """The trainer, asked for log-probabilities only where the algorithm needs them."""
+    """The trainer, asked for log-probabilities only where the algorithm needs them. `ahead` is then where
+    they may be asked before the batch is whole."""
 
     def __init__(self, client: TrainerClient, needs_old_logprobs: bool) -> None:
-        self._client = client
-        self._needs_old_logprobs = needs_old_logprobs
+        self.ahead = Ahead(partial(_to_learn, client)) if needs_old_logprobs else None
 
     async def old_logprobs(self, batch: Batch, step: StepFigures) -> None:
-        if self._needs_old_logprobs:
+        if self.ahead is not None:
             with step.phase("logprobs"):
-                batch.token_columns["old_logprobs"] = await self._client.logprobs(batch)
+                batch.token_columns["old_logprobs"] = await self.ahead.column(batch)
 
 
 class Values:
-    """The critic, where there is one."""
+    """The critic, where there is one. `ahead` is as the policy's."""
 
     def __init__(self, client: CriticClient | None) -> None:
-        self._client = client
+        self.ahead = None if client is None else Ahead(client.values)
 
     async def values(self, batch: Batch, step: StepFigures) -> None:
-        if self._client is not None:
+        if self.ahead is not None:
             with step.phase("values"):
-                batch.token_columns["values"] = await self._client.values(batch)
+                batch.token_columns["values"] = await self.ahead.column(batch)
+
+
+async def _to_learn(client: TrainerClient, batch: Batch) -> Tensor:
+    return await client.logprobs(batch, learned=bool(is_learned(batch).all()))
 
 
 class Colocated:

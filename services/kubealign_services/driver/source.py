@@ -11,6 +11,7 @@ import torch
 from kubealign.spec.rewards import Reward
 from kubealign_services.batch.companions import learned
 from kubealign_services.batch.packed import Batch
+from kubealign_services.driver.ahead import Ahead
 from kubealign_services.driver.assembly import Sampled, assemble, mixed, sample_id, staleness
 from kubealign_services.driver.failures import Stopping
 from kubealign_services.driver.groups import GroupBuffer
@@ -109,7 +110,9 @@ class GroupSource:
         bus_reference: bool,
         colocated: ColocatedScorers,
         sampled: Sampled,
+        ahead: Sequence[Ahead],
     ) -> None:
+        """ahead: what is asked of whole groups while others are still made."""
         self._supply = supply
         self._dropped = dropped
         self._buffer = buffer
@@ -118,11 +121,20 @@ class GroupSource:
         self._bus_reference = bus_reference
         self._colocated = colocated
         self._sampled = sampled
+        self._ahead = ahead
         self._taken: list[str] = []
 
     async def take(self, state: JobState, step: StepFigures) -> Batch | None:
         asked, discarded = time.monotonic(), self._buffer.discarded
-        groups = await self._buffer.take(state.version)
+
+        def assembled(some: Sequence[Group]) -> Batch:
+            return assemble(some, self._bus_rewards, self._sampled, state.version, self._bus_reference)
+
+        def coming(whole: Sequence[Group], missing: int) -> None:
+            for each in self._ahead:
+                each.offer(whole, missing, assembled)
+
+        groups = await self._buffer.take(state.version, coming)
         if not groups:
             return None
         self._taken = [group.group_id for group in groups]
@@ -130,7 +142,7 @@ class GroupSource:
         generated = max(asked, *(group.generated_at or asked for group in groups))
         step.add({"seconds/generate": generated - asked, "seconds/score": taken - generated})
         step.add(waits(groups, asked, taken))
-        batch = assemble(groups, self._bus_rewards, self._sampled, state.version, self._bus_reference)
+        batch = assembled(groups)
         await self._colocated.score(batch, step)
         step.add(
             score_figures(

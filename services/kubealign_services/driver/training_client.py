@@ -59,8 +59,12 @@ class TrainingClient:
     async def _call(self, method: str, request: Message) -> Any:
         return await self._peer.call(method, request, self._timeout)
 
-    async def _columns(self, method: str, batch: Batch, outputs: list[str]) -> dict[str, Tensor]:
-        request = training_pb2.ForwardRequest(fence=self.fence, batch=encode(batch), outputs=outputs)
+    async def _columns(
+        self, method: str, batch: Batch, outputs: list[str], learned: bool = False
+    ) -> dict[str, Tensor]:
+        request = training_pb2.ForwardRequest(
+            fence=self.fence, batch=encode(batch), outputs=outputs, learned=learned
+        )
         reply = await self._call(method, request)
         return decode_columns(reply.columns, reply.digest)
 
@@ -68,9 +72,10 @@ class TrainingClient:
 class TrainerClient(TrainingClient):
     """The policy's trainer."""
 
-    async def logprobs(self, batch: Batch) -> Tensor:
-        """float32 [T]: the policy's own log-probabilities of the tokens."""
-        columns = await self._columns("Logprobs", batch, ["logprobs"])
+    async def logprobs(self, batch: Batch, learned: bool = False) -> Tensor:
+        """float32 [T]: the policy's own log-probabilities of the tokens. learned: the next update learns of
+        these sequences."""
+        columns = await self._columns("Logprobs", batch, ["logprobs"], learned)
         return columns["token.logprobs"]
 
     async def reference_logprobs(self, batch: Batch) -> Tensor:
@@ -100,8 +105,9 @@ class CriticClient(TrainingClient):
     """The critic."""
 
     async def values(self, batch: Batch) -> Tensor:
-        """float32 [T]: at a token, the value of the state before it."""
-        columns = await self._columns("Values", batch, ["values"])
+        """float32 [T]: at a token, the value of the state before it. The next update learns of these
+        sequences."""
+        columns = await self._columns("Values", batch, ["values"], learned=True)
         return columns["token.values"]
 
     async def scores(self, batch: Batch, names: list[str]) -> dict[str, Tensor]:

@@ -9,7 +9,6 @@ from kubealign_services.algorithms.contract import Algorithm
 from kubealign_services.batch.companions import without_companions
 from kubealign_services.data.prepared import Rows
 from kubealign_services.driver.failures import JobFailed
-from kubealign_services.driver.members import Policy
 from kubealign_services.driver.report import Report, StepFigures
 from kubealign_services.driver.row_batches import RowBatches
 from kubealign_services.driver.source import FrozenModels
@@ -38,7 +37,6 @@ class HeldOutLoss:
         group_by: str | None,
     ) -> None:
         self._trainer = trainer
-        self._policy = Policy(trainer, algorithm.needs_old_logprobs)
         self._algorithm = algorithm
         self._rows = rows
         self._batches = batches
@@ -58,7 +56,8 @@ class HeldOutLoss:
         batch = self._batches.of([f"val/{index}" for index in indices])
         beside = StepFigures(0)  # a measurement has no phases of its own
         await self._frozen.read(batch, beside)
-        await self._policy.old_logprobs(batch, beside)
+        if self._algorithm.needs_old_logprobs:
+            batch.token_columns["old_logprobs"] = await self._trainer.logprobs(batch)
         metrics = self._algorithm.advantages(batch, {})
         metrics |= await self._trainer.evaluate(without_companions(batch))
         return {f"val/{name.partition('/')[2] or name}{suffix}": value for name, value in metrics.items()}

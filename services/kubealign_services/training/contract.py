@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -100,6 +100,17 @@ class TrainingBackend(Protocol):
     def export(self, directory: Path) -> None:
         """Write a Hugging Face folder (rank 0 writes; all ranks gather): the merged model, and in `adapter/`
         a PEFT adapter where there is one."""
+
+
+@runtime_checkable
+class KeepsPasses(Protocol):
+    """A backend that need not make a pass twice."""
+
+    def forward_and_keep(
+        self, batch: Batch, outputs: frozenset[str], objective: Objective
+    ) -> dict[str, Tensor]:
+        """`forward` of sequences that the next update learns of: what its gradient needs of the pass may be
+        kept until then."""
 
 
 class FrozenBackend(Protocol):

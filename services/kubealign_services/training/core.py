@@ -18,7 +18,7 @@ from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.codec import decode, encode_columns
 from kubealign_services.checkpoints.shards import describe_shards
 from kubealign_services.rpc.errors import OutOfOrder, StaleFence
-from kubealign_services.training.contract import TrainingBackend, UpdatePlan
+from kubealign_services.training.contract import KeepsPasses, TrainingBackend, UpdatePlan
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,11 @@ class StepPlan:
 
     epochs: int
     minibatch_sequences: int | None
+
+    @property
+    def single(self) -> bool:
+        """Whether a TrainStep is one optimiser step."""
+        return self.epochs == 1 and self.minibatch_sequences is None
 
 
 class TrainingCore:
@@ -134,7 +139,11 @@ class TrainingCore:
 
     def forward(self, request: training_pb2.ForwardRequest) -> training_pb2.ForwardReply:
         self.check_fence(request.fence)
-        columns = self.backend.forward(decode(request.batch), frozenset(request.outputs))
+        backend, batch, outputs = self.backend, decode(request.batch), frozenset(request.outputs)
+        if request.learned and self._plan.single and isinstance(backend, KeepsPasses):
+            columns = backend.forward_and_keep(batch, outputs, self._objective)
+        else:
+            columns = backend.forward(batch, outputs)
         blob, digest = encode_columns({f"token.{name}": column for name, column in columns.items()})
         return training_pb2.ForwardReply(columns=blob, digest=digest)
 

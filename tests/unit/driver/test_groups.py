@@ -142,6 +142,20 @@ async def test_a_step_takes_the_oldest_groups_with_all_their_samples_and_scores(
         assert [group.group_id for group in await buffer.take(version=0)] == ["1/0", "1/1", "1/2"]
 
 
+async def test_it_tells_of_groups_that_are_whole_while_others_are_not() -> None:
+    """The second group fails once: until it was made again, the first and the third are told of."""
+
+    def once(item: rollout_pb2.WorkItem) -> str | None:
+        return "out of memory" if item.group_id == "0/1" and item.attempt == 0 else None
+
+    told: list[tuple[list[str], int]] = []
+    async with exchange(once) as (opened, _, _asked):
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",))
+        await buffer.take(0, lambda whole, missing: told.append(([g.group_id for g in whole], missing)))
+    assert (["0/0", "0/2"], 1) in told
+    assert all(len(whole) + missing == 3 and missing for whole, missing in told)
+
+
 async def test_prompts_left_over_by_an_earlier_run_come_first() -> None:
     async with exchange() as (opened, _, _asked):
         supply = epochs(Cursor(0, 4), ("0/2", "0/1"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from kubealign.spec.training import HeadInit, Trainer
 from kubealign.spec.training import TorchBackend as TorchSpec
@@ -20,6 +21,7 @@ from kubealign_services.training.torch_backend.checkpoint import load_shard, sav
 from kubealign_services.training.torch_backend.cpu_linear import use_cpu_linear
 from kubealign_services.training.torch_backend.export import export_folder, stream_weights
 from kubealign_services.training.torch_backend.freed_memory import give_back
+from kubealign_services.training.torch_backend.kept_passes import KeptPasses
 from kubealign_services.training.torch_backend.lora import (
     adapted_layers,
     adapters_off,
@@ -35,12 +37,13 @@ from kubealign_services.training.torch_backend.optimizer import (
     make_adamw,
     step_at,
 )
-from kubealign_services.training.torch_backend.packed_model import PackedModel
+from kubealign_services.training.torch_backend.packed_model import PackedModel, drops
 from kubealign_services.training.torch_backend.passes import (
     Figures,
     Place,
     averaged,
     run_forward,
+    run_forward_and_keep,
     run_objective,
 )
 from kubealign_services.training.torch_backend.precision import compute_device, compute_dtype
@@ -77,6 +80,7 @@ class TorchBackend:
         self._optimizer = make_adamw(model, spec.optimizer.adam_w)
         self._updates = 0
         self._swap = swapping(self._tensors, place.device)
+        self._forget_passes()
 
     @classmethod
     def create(
@@ -127,11 +131,13 @@ class TorchBackend:
     def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
         """See TrainingBackend. Dropout, where the model's config has it, is drawn from the plan's seed."""
         self._swap.changed()
+        kept, again = self._kept, len(self._kept) > 0
+        self._forget_passes()
         torch.manual_seed((plan.seed + self._place.rank) % (1 << 63))
         self.model.train()
         try:
             steps = [
-                self._update(minibatch, objective)
+                self._update(minibatch, objective, kept)
                 for minibatch in minibatches(
                     batch, objective.unit, plan.epochs, plan.minibatch_sequences, plan.seed
                 )
@@ -139,14 +145,18 @@ class TorchBackend:
         finally:
             self._optimizer.zero_grad(set_to_none=True)
             self.model.eval()
-            give_back(self._place.device)
+            if not again:  # else the next step's passes lie where this one's did
+                give_back(self._place.device)
         return averaged(steps)
 
-    def _update(self, minibatch: Batch, objective: Objective) -> tuple[Figures, float, float]:
-        """One optimiser step: its figures, gradient norm and learning rate."""
+    def _update(
+        self, minibatch: Batch, objective: Objective, kept: KeptPasses
+    ) -> tuple[Figures, float, float]:
+        """One optimiser step: its figures, gradient norm and learning rate. Of `kept` nothing is left: what
+        comes after has other weights."""
         self._optimizer.zero_grad(set_to_none=True)
         objective.prepare(minibatch)
-        figures = run_objective(self.model, minibatch, objective, self._place)
+        figures = run_objective(self.model, minibatch, objective, self._place, kept)
         norm = gradient_norm(self.model.parameters())
         if not (math.isfinite(figures.loss) and math.isfinite(norm)):
             raise NonFiniteLoss(
@@ -171,6 +181,23 @@ class TorchBackend:
         columns = run_forward(self.model, batch, outputs, self._place)
         reshard(self.model)
         return columns
+
+    def forward_and_keep(
+        self, batch: Batch, outputs: frozenset[str], objective: Objective
+    ) -> dict[str, Tensor]:
+        """See KeepsPasses. Nothing is kept of a model that is sharded or drops at random, nor of more tokens
+        than a micro-batch may have."""
+        fits = not self._kept.full and len(batch.tokens) <= self._place.microbatch_tokens
+        if not fits or isinstance(self.model, FSDPModule) or drops(self.model.backbone):
+            return self.forward(batch, outputs)
+        self.model.train()  # as in the update: some recompute activations only then
+        try:
+            return run_forward_and_keep(self.model, batch, outputs, self._place, self._kept, objective)
+        finally:
+            self.model.eval()
+
+    def _forget_passes(self) -> None:
+        self._kept = KeptPasses(self._place.microbatch_tokens)
 
     def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """See TrainingBackend. No second copy of the weights is held."""
@@ -217,6 +244,7 @@ class TorchBackend:
         """See TrainingBackend. What follows is, on one rank, bit for bit what would have followed the
         save."""
         self._swap.changed()
+        self._forget_passes()
         self._updates = load_shard(
             directory, self.model, self._optimizer, self._place.rank, self._place.world_size, self._lora
         )
@@ -226,6 +254,7 @@ class TorchBackend:
         """Weights and moments rest in the host's memory: see `residence.contract.Movable`. There are no
         gradients between two commands."""
         reshard(self.model)
+        self._forget_passes()
         self._swap.offload()
 
     def reload(self) -> None:

@@ -100,7 +100,7 @@ class PackedModel(nn.Module):
     @property
     def shares_prompts(self) -> bool:
         """Whether equal prompts may be computed once now: not while dropout draws for each of them."""
-        return self.can_share and not (self.training and _drops(self.backbone))
+        return self.can_share and not (self.training and drops(self.backbone))
 
     @property
     def attention_cost(self) -> float:
@@ -217,7 +217,7 @@ def _spread(values: Tensor, places: Tensor, packed: PackedTokens) -> Tensor:
     return zeros.index_add(0, places, values)
 
 
-def _drops(backbone: PreTrainedModel) -> bool:
+def drops(backbone: PreTrainedModel) -> bool:
     """Whether anything in it is dropped at random while it is trained."""
     said = backbone.config.get_text_config().to_dict()
     rates = [each for name, each in said.items() if "drop" in name and isinstance(each, int | float)]

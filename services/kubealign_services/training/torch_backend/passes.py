@@ -1,5 +1,6 @@
 """Forward and backward passes over planned micro-batches, and what they add up to over all ranks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from kubealign_services.algorithms.contract import ModelOutputs, Objective
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.torch_backend.collectives import all_figures, summed
+from kubealign_services.training.torch_backend.kept_passes import KeptPasses
 from kubealign_services.training.torch_backend.microbatches import Microbatch, plan_microbatches
 from kubealign_services.training.torch_backend.packed_model import PackedModel, PackedTokens
 
@@ -70,35 +72,87 @@ def planned(model: PackedModel, batch: Batch, unit: int, place: Place) -> list[M
     )[place.rank]
 
 
-def run_objective(model: PackedModel, minibatch: Batch, objective: Objective, place: Place) -> Figures:
+def run_objective(
+    model: PackedModel, minibatch: Batch, objective: Objective, place: Place, kept: KeptPasses | None = None
+) -> Figures:
     """One minibatch, prepared already. Adds its gradient to the parameters' where gradients are enabled.
+    kept: passes that need not be made again, of the weights as they are.
 
     The objective sees CPU tensors: what it reads is [T], small beside the model's work.
     """
     model.check(minibatch, objective.outputs)
     figures = Figures()
-    for microbatch in planned(model, minibatch, objective.unit, place):
+    done: set[int] = set()
+    for sequences, columns in kept.take(minibatch, objective) if kept is not None else ():
+        _learn(columns, minibatch.select(sequences), objective, figures)
+        done.update(sequences)
+    if done:
+        minibatch = minibatch.select([index for index in range(len(minibatch)) if index not in done])
+    for microbatch in planned(model, minibatch, objective.unit, place) if len(minibatch) else ():
         part = minibatch.select(microbatch.sequences)
         columns = model(PackedTokens.of(part, place.device, model.shares_prompts), objective.outputs)
-        terms = objective.loss(_outputs(columns), part)
-        # An idle rank runs the same collectives as the others, with no weight.
-        loss = terms.loss if microbatch.counted else terms.loss * 0.0
-        if torch.is_grad_enabled():
-            loss.backward()  # type: ignore[no-untyped-call]
-        if microbatch.counted:
-            figures.add(float(loss.detach()), _numbers(terms.sums), _numbers(terms.maxima))
+        _learn(columns, part, objective, figures, microbatch.counted)
     return figures.over_all_ranks(place.world_size)
+
+
+def _learn(
+    columns: dict[str, Tensor], part: Batch, objective: Objective, figures: Figures, counted: bool = True
+) -> None:
+    """The backward pass of one micro-batch."""
+    terms = objective.loss(_outputs(columns), part)
+    # An idle rank runs the same collectives as the others, with no weight.
+    loss = terms.loss if counted else terms.loss * 0.0
+    if torch.is_grad_enabled():
+        loss.backward()  # type: ignore[no-untyped-call]
+    if counted:
+        figures.add(float(loss.detach()), _numbers(terms.sums), _numbers(terms.maxima))
 
 
 @torch.no_grad()
 def run_forward(model: PackedModel, batch: Batch, outputs: frozenset[str], place: Place) -> dict[str, Tensor]:
     """The columns asked for, float32 [T] or [T, K] on the CPU, the same on all ranks."""
+    return _gathered(
+        model,
+        batch,
+        outputs,
+        place,
+        lambda part: model(PackedTokens.of(part, place.device, model.shares_prompts), outputs),
+    )
+
+
+def run_forward_and_keep(
+    model: PackedModel,
+    batch: Batch,
+    outputs: frozenset[str],
+    place: Place,
+    kept: KeptPasses,
+    objective: Objective,
+) -> dict[str, Tensor]:
+    """`run_forward`, whose passes are kept, with all that the objective reads of them."""
+
+    def compute(part: Batch) -> dict[str, Tensor]:
+        packed = PackedTokens.of(part, place.device, model.shares_prompts)
+        columns = model(packed, outputs | objective.outputs)
+        kept.add(part, columns)
+        return {name: columns[name].detach() for name in outputs}
+
+    return _gathered(model, batch, outputs, place, compute)
+
+
+def _gathered(
+    model: PackedModel,
+    batch: Batch,
+    outputs: frozenset[str],
+    place: Place,
+    compute: Callable[[Batch], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    """What `compute` makes of each micro-batch, where it belongs in the batch."""
     model.check(batch, outputs)
     columns: dict[str, Tensor] = {}
     starts = batch.cu_seqlens[:-1].long()
     for microbatch in planned(model, batch, 1, place):
         part = batch.select(microbatch.sequences)
-        found = model(PackedTokens.of(part, place.device, model.shares_prompts), outputs)
+        found = compute(part)
         for name, column in found.items():
             columns.setdefault(name, torch.zeros(len(batch.tokens), *column.shape[1:]))
         if microbatch.counted:

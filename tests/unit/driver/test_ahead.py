@@ -1,0 +1,160 @@
+"""What is asked of samples before their step is whole."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kubealign.spec.job import AlignmentJob
+from kubealign_services.batch.packed import Batch, pack
+from kubealign_services.driver.ahead import Ahead
+from kubealign_services.driver.build import asked_ahead
+from kubealign_services.driver.exchange import new_group
+from kubealign_services.driver.ledger import Group
+from kubealign_services.driver.members import Policy, Values
+
+
+def tokens_of(group: Group) -> list[int]:
+    """Of a group's one sample: another attempt made others."""
+    number = int(group.group_id)
+    return [number + 1] * (number % 3 + 1) + [group.attempt]
+
+
+def assembled(groups: Sequence[Group]) -> Batch:
+    return pack([tokens_of(group) for group in groups], [group.group_id for group in groups])
+
+
+class Model:
+    """Says twice the token of each token. `may` lets its answers out; asked: the samples of each request."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.may = asyncio.Event()
+        self.may.set()
+        self.error: Exception | None = None
+
+    async def __call__(self, batch: Batch) -> Tensor:
+        self.asked.append(list(batch.sample_ids))
+        await self.may.wait()
+        if self.error is not None:
+            raise self.error
+        return 2.0 * batch.tokens
+
+
+def groups(count: int) -> list[Group]:
+    return [new_group(str(number), 1, 0, 60.0) for number in range(count)]
+
+
+async def settled(ahead: Ahead) -> None:
+    """What can go on has gone on."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_groups_are_asked_about_once_they_are_as_many_as_those_that_are_missing() -> None:
+    model, made = Model(), groups(8)
+    ahead = Ahead(model)
+    for whole in range(1, 8):
+        ahead.offer(made[:whole], 8 - whole, assembled)
+        await settled(ahead)
+    # 4 of 8, then 2 of the 4 left, then 1 of 2, and the last when the batch is whole.
+    assert model.asked == [["0", "1", "2", "3"], ["4", "5"], ["6"]]
+    batch = assembled(made[::-1])
+    assert torch.equal(await ahead.column(batch), 2.0 * batch.tokens)
+    assert model.asked[3:] == [["7"]]
+
+
+async def test_one_request_at_a_time_and_what_came_meanwhile_is_in_the_next() -> None:
+    model, made = Model(), groups(6)
+    ahead = Ahead(model)
+    model.may.clear()
+    ahead.offer(made[:3], 3, assembled)
+    await settled(ahead)
+    ahead.offer(made[:5], 1, assembled)
+    await settled(ahead)
+    assert model.asked == [["0", "1", "2"]]
+    model.may.set()
+    batch = assembled(made)
+    assert torch.equal(await ahead.column(batch), 2.0 * batch.tokens)
+    assert model.asked == [["0", "1", "2"], ["3", "4", "5"]]
+
+
+async def test_a_batch_of_which_nothing_was_offered_is_asked_about_whole_each_time() -> None:
+    model, batch = Model(), assembled(groups(3))
+    ahead = Ahead(model)
+    for _ in range(2):  # the next step has other weights: nothing of the last one is known
+        assert torch.equal(await ahead.column(batch), 2.0 * batch.tokens)
+    assert model.asked == [["0", "1", "2"]] * 2
+
+
+async def test_a_group_that_was_made_again_is_asked_about_again() -> None:
+    model, made = Model(), groups(4)
+    ahead = Ahead(model)
+    ahead.offer(made[:2], 2, assembled)
+    await settled(ahead)
+    made[1].attempt = 1
+    batch = assembled(made)
+    assert torch.equal(await ahead.column(batch), 2.0 * batch.tokens)
+    assert model.asked == [["0", "1"], ["1", "2", "3"]]
+
+
+async def test_a_request_that_fails_fails_the_step() -> None:
+    model, made = Model(), groups(4)
+    ahead = Ahead(model)
+    model.error = ValueError("gone")
+    ahead.offer(made[:2], 2, assembled)
+    await settled(ahead)
+    ahead.offer(made[:3], 1, assembled)  # nothing more is asked of what is gone
+    with pytest.raises(ValueError, match="gone"):
+        await ahead.column(assembled(made))
+    assert model.asked == [["0", "1"]]
+
+
+async def test_what_nobody_waits_for_any_more_is_broken_off() -> None:
+    model, made = Model(), groups(4)
+    ahead = Ahead(model)
+    model.may.clear()
+    ahead.offer(made[:2], 2, assembled)
+    await settled(ahead)
+    await asyncio.wait_for(ahead.close(), 5)
+    assert len(asyncio.all_tasks()) == 1
+
+
+def job(**spec: Any) -> AlignmentJob:
+    document = {
+        "apiVersion": "kubealign.dev/v1alpha1",
+        "kind": "AlignmentJob",
+        "metadata": {"name": "early"},
+        "spec": {
+            "seed": 1,
+            "maxSteps": 1,
+            "policy": {"model": {"path": "/model"}},
+            "algorithm": {"ppo": {}},
+            "data": {"prompts": {"source": {"path": "/prompts.jsonl"}}},
+            "rewards": [{"name": "judge", "model": {"path": "/judge"}}],
+            "rollout": {"engine": {"torch": {}}},
+        }
+        | spec,
+    }
+    return AlignmentJob.model_validate(document)
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked"),
+    [
+        ({}, ["values", "log-probabilities"]),
+        ({"rollout": {"engine": {"torch": {}}, "placement": "WithTrainer"}}, ["values"]),
+        ({"checkpoint": {"recordBatches": True}}, []),
+    ],
+    ids=["apart", "the trainer's accelerator is the engine's meanwhile", "to be replayed"],
+)
+def test_who_may_be_asked_ahead(spec: dict[str, Any], asked: list[str]) -> None:
+    client: Any = Model()
+    client.values = client
+    policy, values = Policy(client, needs_old_logprobs=True), Values(client)
+    names = {values.ahead: "values", policy.ahead: "log-probabilities"}
+    assert [names[each] for each in asked_ahead(job(**spec), policy, values)] == asked
+    assert asked_ahead(job(), Policy(client, needs_old_logprobs=False), Values(None)) == []
