@@ -46,9 +46,11 @@ class Ahead:
         asking = self._asking
         if asking is not None:
             await asking
+        if not self._known:
+            return await self._ask(batch)
         unknown = [index for index in range(len(batch)) if not self._knows(batch, index)]
         if unknown:
-            await self._learn(batch if len(unknown) == len(batch) else batch.select(unknown))
+            await self._learn(batch.select(unknown))
         column = torch.cat([self._known[name][1] for name in batch.sample_ids])
         await self.close()
         return column

@@ -190,6 +190,21 @@ def test_only_a_pass_for_the_one_update_of_a_step_is_kept(
     assert sum(passes) == made
 
 
+@pytest.mark.parametrize("asked", ["twice", "of a name that two have"])
+def test_no_sequence_is_learned_of_twice(
+    llama: Path, make_batch: Callable[..., Batch], objective: Objective, asked: str
+) -> None:
+    batch = masked(make_batch(7, 9, 4))
+    if asked == "of a name that two have":
+        batch = batch.select([0, 1, 1, 2])
+    keeping, plain = backend(llama), backend(llama)
+    for _ in range(2 if asked == "twice" else 1):
+        keeping.forward_and_keep(batch, LOGPROBS, objective)
+    for each in (keeping, plain):
+        each.train_step(batch, objective, UpdatePlan(1, len(batch), seed=3))
+    torch.testing.assert_close(weights(keeping), weights(plain), rtol=0, atol=1e-6)
+
+
 def test_pairs_are_not_taken_apart(batch: Batch, objective: Objective) -> None:
     objective.unit = 2
     kept = KeptPasses(100)

@@ -54,8 +54,9 @@ class KeptPasses:
 
     def take(self, minibatch: Batch, objective: Objective) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
         """(sequences of the minibatch, their columns) of every pass over sequences that the minibatch has, as
-        they are; the others are let go, and so is each once it was handed out."""
+        they are; the others are let go, and so is each once it was handed out. No sequence comes twice."""
         places = {name: index for index, name in enumerate(minibatch.sample_ids)}
+        taken: set[int] = set()
         while self._passes:
             kept = self._passes.pop()
             names = kept.part.sample_ids
@@ -64,7 +65,9 @@ class KeptPasses:
             ):
                 continue
             sequences = [places[name] for name in names]
-            if _same(kept.part, minibatch.select(sequences)):
+            once = len(taken.union(sequences)) == len(taken) + len(sequences)
+            if once and _same(kept.part, minibatch.select(sequences)):
+                taken.update(sequences)
                 yield sequences, {name: kept.columns[name] for name in objective.outputs}
 
 
