@@ -316,16 +316,22 @@ class EngineContract:
     async def test_what_runs_lives_through_a_refit(self, subject: Subject, in_flight: InFlight) -> None:
         """Nothing is lost; each token says which weights made it, and has the log-probability that those gave
         it."""
-        await refitted(subject, 1)
         before, later = Flight.requests(), [group(f"later {i}", i) for i in range(2)]
-        async with asyncio.timeout(SECONDS), Flight(subject.generator, before) as flight:
-            async with subject.generator.quiet(in_flight):
-                second = asyncio.create_task(generated(subject.generator, *later))
-                await subject.generator.refit(weights(2).items(), 2, in_flight)
-                canary = await subject.generator.sequence_logprobs([5, 6, 7])
-            found = await flight.landed() | await second
-        assert canary == pytest.approx(plain_logprobs(2, [5], [6, 7]), abs=1e-4)
-        made_by = {name: sorted(set(sample.versions)) for name, sample in found.items()}
+        made_by: dict[tuple[str, int], list[int]] = {}
+        for _ in range(
+            5
+        ):  # where this process is told late that the short one has ended, nothing runs any more
+            await refitted(subject, 1)
+            async with asyncio.timeout(SECONDS), Flight(subject.generator, before) as flight:
+                async with subject.generator.quiet(in_flight):
+                    second = asyncio.create_task(generated(subject.generator, *later))
+                    await subject.generator.refit(weights(2).items(), 2, in_flight)
+                    canary = await subject.generator.sequence_logprobs([5, 6, 7])
+                found = await flight.landed() | await second
+            assert canary == pytest.approx(plain_logprobs(2, [5], [6, 7]), abs=1e-4)
+            made_by = {name: sorted(set(sample.versions)) for name, sample in found.items()}
+            if [1, 2] in made_by.values():
+                break
         assert [1, 2] in made_by.values()
         for version in (1, 2):
             whole = {name for name, versions in made_by.items() if versions == [version]}

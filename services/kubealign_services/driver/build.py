@@ -135,14 +135,25 @@ def build_source(
 
 
 def asked_ahead(job: AlignmentJob, policy: Policy, values: Values) -> list[Ahead]:
-    """What may be asked while samples are made. Nothing where batches are recorded: a replay repeats passes
-    over whole batches, bit for bit. Nothing of a trainer that would take the accelerator from the engine."""
-    if job.spec.checkpoint.record_batches:
+    """What may be asked while samples are made. It makes the last bits depend on when which of them came: so
+    nothing where all models see whole batches, for such a job repeats itself bit for bit, nor where batches
+    are recorded, for so does a replay. Nothing of a trainer that would take the accelerator from the engine.
+    """
+    if job.spec.checkpoint.record_batches or not _scored_as_they_come(job):
         return []
     rollout = job.spec.effective_rollout
     apart = rollout is not None and rollout.placement is RolloutPlacement.OWN
     found = [values.ahead, policy.ahead if apart else None]
     return [each for each in found if each is not None]
+
+
+def _scored_as_they_come(job: AlignmentJob) -> bool:
+    """Whether a model with a process of its own scores samples: as many at a time as have come."""
+    reference = job.spec.effective_reference
+    models = [reward.name for reward in job.spec.rewards if reward.model or reward.ensemble]
+    return bool(set(models) & set(bus_rewards(job))) or (
+        reference is not None and reference.placement is ReferencePlacement.OWN
+    )
 
 
 def build_validation(

@@ -126,6 +126,11 @@ async def test_what_nobody_waits_for_any_more_is_broken_off() -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
+JUDGE: dict[str, Any] = {"name": "judge", "model": {"path": "/judge"}}
+FUNCTION: dict[str, Any] = {"name": "even", "function": {"file": {"path": "/even.py", "name": "reward"}}}
+WHOLE: dict[str, Any] = {"placement": "WithTrainer"}
+
+
 def job(**spec: Any) -> AlignmentJob:
     document = {
         "apiVersion": "kubealign.dev/v1alpha1",
@@ -137,7 +142,8 @@ def job(**spec: Any) -> AlignmentJob:
             "policy": {"model": {"path": "/model"}},
             "algorithm": {"ppo": {}},
             "data": {"prompts": {"source": {"path": "/prompts.jsonl"}}},
-            "rewards": [{"name": "judge", "model": {"path": "/judge"}}],
+            "rewards": [JUDGE],
+            "critic": {"model": {"path": "/judge"}},
             "rollout": {"engine": {"torch": {}}},
         }
         | spec,
@@ -151,8 +157,20 @@ def job(**spec: Any) -> AlignmentJob:
         ({}, ["values", "log-probabilities"]),
         ({"rollout": {"engine": {"torch": {}}, "placement": "WithTrainer"}}, ["values"]),
         ({"checkpoint": {"recordBatches": True}}, []),
+        ({"reference": WHOLE, "rewards": [JUDGE | {"placement": "WithCritic"}]}, []),
+        ({"reference": WHOLE, "rewards": [FUNCTION]}, []),
+        ({"reference": WHOLE}, ["values", "log-probabilities"]),
+        ({"rewards": [FUNCTION]}, ["values", "log-probabilities"]),
     ],
-    ids=["apart", "the trainer's accelerator is the engine's meanwhile", "to be replayed"],
+    ids=[
+        "apart",
+        "the trainer's accelerator is the engine's meanwhile",
+        "to be replayed",
+        "all see whole batches",
+        "a function gives every sample the same",
+        "a reward model sees parts",
+        "the reference sees parts",
+    ],
 )
 def test_who_may_be_asked_ahead(spec: dict[str, Any], asked: list[str]) -> None:
     client: Any = Model()
