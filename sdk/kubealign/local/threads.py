@@ -34,7 +34,7 @@ def take_turns(job: AlignmentJob) -> bool:
     """Whether the job's processes never compute at the same time with more threads than there are cores: they
     do where samples are made while the trainer learns, and where models score them meanwhile."""
     spec = job.spec
-    models = any(reward.model is not None for reward in spec.rewards)
+    models = any(reward.models for reward in spec.rewards)
     scorers = any(process.role in (Role.REFERENCE, Role.TEACHER) for process in roles(job))
     return not (spec.asynchronous or models or scorers)
 

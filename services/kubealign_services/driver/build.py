@@ -99,8 +99,7 @@ def build_source(
         return RowSource(supply, dropped, algorithm.rows_per_step, batches, stop, frozen)
     rollout = job.spec.effective_rollout
     assert rollout is not None
-    reference = job.spec.effective_reference
-    on_bus = reference is not None and reference.placement is ReferencePlacement.OWN
+    on_bus = _reference_on_bus(job)
     rewards = bus_rewards(job)
     plan = replace(
         group_plan(job, rollout, algorithm.prompts_per_step, algorithm.samples_per_prompt),
@@ -123,7 +122,9 @@ def build_source(
         job.spec.rewards,
         rewards,
         on_bus,
-        Colocated(trainer, critic, critic_rewards(job), reference is not None and not on_bus),
+        Colocated(
+            trainer, critic, critic_rewards(job), job.spec.effective_reference is not None and not on_bus
+        ),
         Sampled(
             rollout.sampling.temperature or 1.0,
             rollout.sampling.max_tokens,
@@ -149,11 +150,14 @@ def asked_ahead(job: AlignmentJob, policy: Policy, values: Values) -> list[Ahead
 
 def _scored_as_they_come(job: AlignmentJob) -> bool:
     """Whether a model with a process of its own scores samples: as many at a time as have come."""
+    own = [reward for reward in job.spec.rewards if reward.placement is RewardPlacement.OWN]
+    return _reference_on_bus(job) or any(reward.models for reward in own)
+
+
+def _reference_on_bus(job: AlignmentJob) -> bool:
+    """Whether the reference has processes of its own."""
     reference = job.spec.effective_reference
-    models = [reward.name for reward in job.spec.rewards if reward.model or reward.ensemble]
-    return bool(set(models) & set(bus_rewards(job))) or (
-        reference is not None and reference.placement is ReferencePlacement.OWN
-    )
+    return reference is not None and reference.placement is ReferencePlacement.OWN
 
 
 def build_validation(

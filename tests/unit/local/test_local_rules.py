@@ -114,6 +114,9 @@ def test_processes_take_turns_unless_some_work_while_others_do(ppo: AlignmentJob
         algorithm = {"rloo": {**rloo, "maxStaleness": staleness}}
         job = AlignmentJob.model_validate({**told, "spec": {**spec, "algorithm": algorithm}})
         assert take_turns(job) is turns
+    judges = {"name": "judges", "ensemble": {"models": [{"path": "/one"}, {"path": "/other"}]}}
+    spec |= {"rewards": [judges], "algorithm": {"rloo": rloo}}
+    assert not take_turns(AlignmentJob.model_validate({**told, "spec": spec}))
     longer, shorter = (int(environment(alone)["GOMP_SPINCOUNT"]) for alone in (True, False))
     assert longer > shorter > 0
 

@@ -187,8 +187,8 @@ class TorchBackend:
     ) -> dict[str, Tensor]:
         """See KeepsPasses. Nothing is kept of a model that is sharded or drops at random, nor of more tokens
         than a micro-batch may have."""
-        fits = not self._kept.full and len(batch.tokens) <= self._place.microbatch_tokens
-        if not fits or isinstance(self.model, FSDPModule) or drops(self.model.backbone):
+        keeps = not isinstance(self.model, FSDPModule) and not drops(self.model.backbone)
+        if not (keeps and self._kept.reserve(len(batch.tokens))):
             return self.forward(batch, outputs)
         self.model.train()  # as in the update: some recompute activations only then
         try:

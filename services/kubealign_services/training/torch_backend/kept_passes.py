@@ -39,18 +39,17 @@ class KeptPasses:
     def __len__(self) -> int:
         return len(self._passes)
 
-    @property
-    def full(self) -> bool:
-        """Whether more was to be kept than there is room for."""
-        return self._room < 0
+    def reserve(self, tokens: int) -> bool:
+        """Whether there is room for so many tokens more."""
+        self._room -= tokens
+        if self._room < 0:
+            self._passes.clear()
+        return self._room >= 0
 
     def add(self, part: Batch, columns: Mapping[str, Tensor]) -> None:
-        """part: a micro-batch. columns: the model's outputs for it, [T, ...], with gradient."""
-        self._room -= len(part.tokens)
-        if self.full:
-            self._passes.clear()
-        else:
-            self._passes.append(_Pass(part, columns))
+        """part: a micro-batch that there is room for. columns: the model's outputs for it, [T, ...], with
+        gradient."""
+        self._passes.append(_Pass(part, columns))
 
     def take(self, minibatch: Batch, objective: Objective) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
         """(sequences of the minibatch, their columns) of every pass over sequences that the minibatch has, as
