@@ -123,5 +123,9 @@ class ProcessSettings(_Frozen):
     rendezvous: str | None = None
     #: Threads of computation; None: the machine's cores.
     threads: int | None = None
+    #: Others of the job compute at the same time, on the same cores.
+    shares_cores: bool = False
+    #: It has what the job's rollout workers leave of them.
+    yields: bool = False
     #: Where the cause of a PERMANENT exit is written, as a person would say it.
     termination: Path

@@ -56,23 +56,27 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 class ProcessGroups:
-    """Which process of the run a pid belongs to: asked of the runner, by the process's own name."""
+    """Which process of the run a pid belongs to: asked of the runner, by the process's own name. Only where
+    there is a new one: what the runner answers with is a core that the job lacks."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._names: dict[int, str] = {}
+        self._asked_of: set[int] = set()
 
     def __call__(self, parents: dict[int, int]) -> dict[int, str]:
-        if not parents.keys() <= self._names.keys():
-            self._ask()
+        if not parents.keys() <= self._asked_of and self._ask():
+            self._asked_of |= parents.keys()
         return {pid: self._of(pid, parents) for pid in parents}
 
-    def _ask(self) -> None:
+    def _ask(self) -> bool:
+        """False: it does not answer yet."""
         try:
             found = asyncio.run(processes(self._run_dir))
         except RunRefused:
-            return
+            return False
         self._names |= {process["pid"]: process["name"] for process in found if process["pid"]}
+        return True
 
     def _of(self, pid: int, parents: dict[int, int]) -> str:
         """Its own name, or that of the process that started it."""

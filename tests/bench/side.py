@@ -37,7 +37,7 @@ class Side:
             {group: seconds / len(measured) for group, seconds in usage.cpu_seconds(begin, end).items()}
         )
         self.others_cores.append(usage.others_cores(begin, end))
-        peaks, of_all = usage.peak_bytes(begin, end)
+        peaks, of_all = usage.peak_bytes(end)
         for group, size in peaks.items():
             self.peak_bytes[group] = max(self.peak_bytes.get(group, 0), size)
         self.peak_bytes_of_all = max(self.peak_bytes_of_all, of_all)
@@ -50,11 +50,6 @@ class Side:
     @property
     def step_seconds(self) -> float:
         return _median(line["seconds/step"] for line in self.steps)
-
-    @property
-    def fastest_step_seconds(self) -> float:
-        """Where every step is the same work: what others do on the machine only adds to it."""
-        return float(min(line["seconds/step"] for line in self.steps))
 
     def rest(self) -> float:
         """Median of what no phase accounts for."""

@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 import psutil
 
 _SECONDS_BETWEEN = 0.5
-# The proportional set size is dear to read (the kernel walks the page tables), so it is read less often.
-_MEMORY_EVERY = 2
+# By how much a resident set size must exceed its highest before proportional ones are read again: as a share
+# of the highest of all together.
+_HIGHER = 0.01
+# Beside the groups' names.
+_ALL = "all together"
 
 
 @dataclass(frozen=True)
 class Moment:
     """A sample at `time` (time.time()): processor seconds so far, by group and of the whole machine, and
-    bytes by group, where they were read: proportional set sizes, so a sum counts shared pages once."""
+    bytes by group, where they were read (see `Highs`): proportional set sizes, so a sum counts shared pages
+    once."""
 
     time: float
     group_seconds: Mapping[str, float]
@@ -48,13 +52,9 @@ class Usage:
             1e-9, last.time - first.time
         )
 
-    def peak_bytes(self, begin: float, end: float) -> tuple[dict[str, int], int]:
-        """The most that each group held between two times, and the most that all held together."""
-        known = [moment for moment in self.moments if moment.group_bytes is not None]
-        # Where they were read less often than that, the next ones.
-        after = [moment for moment in known if moment.time > end][:1]
-        within = [moment for moment in known if begin <= moment.time <= end] or after or known[-1:]
-        read = [moment.group_bytes for moment in within if moment.group_bytes is not None]
+    def peak_bytes(self, end: float) -> tuple[dict[str, int], int]:
+        """The most that each group held until then, and the most that all held together."""
+        read = [moment.group_bytes for moment in self.moments if moment.time <= end and moment.group_bytes]
         groups = dict.fromkeys(group for sizes in read for group in sizes)
         peaks = {group: max(sizes.get(group, 0) for sizes in read) for group in groups}
         return peaks, max((sum(sizes.values()) for sizes in read), default=0)
@@ -62,6 +62,24 @@ class Usage:
     def _at(self, moment: float) -> Moment:
         times = [sample.time for sample in self.moments]
         return self.moments[min(bisect.bisect_left(times, moment), len(times) - 1)]
+
+
+class Highs:
+    """When proportional set sizes are worth reading: where a group, or all together, are resident with more
+    bytes than ever before. To read them the kernel walks the page tables (a tenth of a second for a job of
+    ten processes), and the work that is timed lacks that core meanwhile; resident sizes are counters."""
+
+    def __init__(self) -> None:
+        self._highest: dict[str, int] = {}
+
+    def reached(self, resident: Mapping[str, int]) -> bool:
+        """resident: bytes by group."""
+        now = {**resident, _ALL: sum(resident.values())}
+        least = _HIGHER * self._highest.get(_ALL, 0)
+        higher = any(size > self._highest.get(group, 0) + least for group, size in now.items())
+        if higher:
+            self._highest |= {group: max(size, self._highest.get(group, 0)) for group, size in now.items()}
+        return higher
 
 
 class Watch:
@@ -78,6 +96,7 @@ class Watch:
         self._root = psutil.Process(root)
         self._group_of = group_of
         self._seen: dict[int, tuple[str, float]] = {}
+        self._highs = Highs()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
@@ -90,19 +109,15 @@ class Watch:
         self._thread.join(30)
 
     def _watch(self) -> None:
-        turn = 0
         while not self._done.wait(_SECONDS_BETWEEN):
             try:
                 family = [self._root, *self._root.children(recursive=True)]
             except psutil.NoSuchProcess:
                 return
             groups = self._group_of({process.pid: _parent(process) for process in family})
-            memory = (
-                self._memory(family, groups) if self._reads_memory and turn % _MEMORY_EVERY == 0 else None
-            )
+            memory = self._memory(family, groups) if self._reads_memory else None
             seconds = self._cpu(family, groups)
             self.usage.moments.append(Moment(time.time(), seconds, _machine_seconds(), memory))
-            turn += 1
 
     def _cpu(self, family: list[psutil.Process], groups: dict[int, str]) -> dict[str, float]:
         """What those that ended have used counts on."""
@@ -117,16 +132,33 @@ class Watch:
             seconds[group] = seconds.get(group, 0.0) + used
         return seconds
 
-    @staticmethod
-    def _memory(family: list[psutil.Process], groups: dict[int, str]) -> dict[str, int]:
-        sizes: Counter[str] = Counter()
-        for process in family:
-            try:
-                memory = process.memory_full_info()
-            except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
-                continue
-            sizes[groups[process.pid]] += getattr(memory, "pss", memory.uss)
-        return dict(sizes)
+    def _memory(self, family: list[psutil.Process], groups: dict[int, str]) -> dict[str, int] | None:
+        """None: it was not read."""
+        if not self._highs.reached(_bytes(family, groups, _resident)):
+            return None
+        return _bytes(family, groups, _proportional)
+
+
+def _bytes(
+    family: list[psutil.Process], groups: dict[int, str], size: Callable[[psutil.Process], int]
+) -> dict[str, int]:
+    """By group."""
+    sizes: Counter[str] = Counter()
+    for process in family:
+        try:
+            sizes[groups[process.pid]] += size(process)
+        except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
+            continue
+    return dict(sizes)
+
+
+def _resident(process: psutil.Process) -> int:
+    return int(process.memory_info().rss)
+
+
+def _proportional(process: psutil.Process) -> int:
+    memory = process.memory_full_info()
+    return int(getattr(memory, "pss", memory.uss))
 
 
 def _machine_seconds() -> float:

@@ -11,11 +11,12 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.retry import Retry
 
 from cluster.support.chart_values import VALUES
-from cluster.support.daemon import Daemon, free_port
+from cluster.support.daemon import Daemon
 from cluster.support.helm import Helm, of_kind
 from cluster.support.platform import redis_with_tls
 from cluster.support.programs import find
 from kubealign.local.redis_server import redis_program
+from support.free_address import free_port
 
 pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
 

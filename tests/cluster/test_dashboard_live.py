@@ -16,11 +16,12 @@ import pytest
 from cluster.support.accounts import account, kubeconfig
 from cluster.support.cluster_jobs import apply, sft
 from cluster.support.control_plane import ControlPlane
-from cluster.support.daemon import DaemonFailed, free_port
+from cluster.support.daemon import DaemonFailed
 from cluster.support.dashboard_process import DashboardProcess, charts_account
 from cluster.support.helm import Helm, of_kind
 from cluster.support.programs import find
 from cluster.support.redis_process import RedisProcess
+from support.free_address import free_port
 
 pytestmark = pytest.mark.skipif(find("helm") is None, reason="helm is not built: `make cluster-tools`")
 

@@ -27,13 +27,18 @@ def crash_message(child: Child, code: int, max_restarts: int) -> str:
     )
 
 
+def last_words(termination: Path | None) -> str:
+    """What a process has said of why a restart would not help; empty: nothing. One that was killed as it was
+    about to say it leaves an empty file."""
+    try:
+        return termination.read_text().strip() if termination is not None else ""
+    except OSError:
+        return ""
+
+
 def permanent_message(child: Child, termination: Path | None) -> str:
     """Why the job fails when a process says that a restart would not help."""
-    try:
-        cause = termination.read_text().strip() if termination is not None else ""
-    except OSError:
-        cause = ""
-    if cause:
+    if cause := last_words(termination):
         return f"{child.name}: {cause}"
     if has_no_room(child.log.parent):
         return f"{child.name}: {no_room_message(child.log.parent)}"

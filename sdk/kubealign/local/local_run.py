@@ -287,6 +287,7 @@ class LocalRun:
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(
+            job=self._job,
             folder=self._folder,
             shared_memory=self._shared_memory,
             results=self._results,

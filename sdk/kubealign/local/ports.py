@@ -2,6 +2,8 @@
 
 import random
 import socket
+import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +16,16 @@ _ATTEMPTS = 200
 
 
 class Ports:
-    """Hands out each port once.
+    """Hands out each port once, and on Linux to one run of the machine: it stays bound as long as this is
+    there, as a port that was only looked at may be another run's by the time that the server listens.
 
     They lie below those that the kernel gives to outgoing connections, so that a server which died finds its
     port free when it is started again."""
 
     def __init__(self, candidates: Iterator[int] | None = None) -> None:
         self._candidates = _random_ports() if candidates is None else candidates
-        self._taken: set[int] = set()
+        self._taken: dict[int, socket.socket] = {}
+        weakref.finalize(self, _let_go, self._taken)
 
     def take(self) -> int:
         """Raises RunRefused when no free one is found."""
@@ -29,23 +33,32 @@ class Ports:
             port = next(self._candidates, None)
             if port is None:
                 break
-            if port not in self._taken and is_free(port):
-                self._taken.add(port)
+            if port not in self._taken and (keeper := _kept(port)) is not None:
+                self._taken[port] = keeper
                 return port
         raise RunRefused(f"no free port was found on {LOOPBACK}: other programs use those that were tried")
 
 
-def is_free(port: int) -> bool:
-    """Whether a server could listen on it now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: connections that are closing do not count.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-            probe.listen(1)
-        except OSError:
-            return False
-        return True
+def _kept(port: int) -> socket.socket | None:
+    """What keeps it; None: somebody has it."""
+    keeper = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        keeper.bind((LOOPBACK, port))
+    except OSError:
+        keeper.close()
+        return None
+    # Said only now: to have the port it asked for it alone, and beside one who does not listen a server may.
+    # Elsewhere the same port is not given twice whatever is said: there it is let go.
+    if sys.platform == "linux":
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    else:
+        keeper.close()
+    return keeper
+
+
+def _let_go(taken: dict[int, socket.socket]) -> None:
+    for keeper in taken.values():
+        keeper.close()
 
 
 def _random_ports() -> Iterator[int]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from kubealign.local.ports import LOOPBACK, Ports
 from kubealign.local.run_folder import RunFolder
-from kubealign.local.threads import threads
+from kubealign.local.threads import take_turns, threads, yields
 from kubealign.process import NatsAccess, ProcessSettings, RedisAccess, Role, TlsFiles
 from kubealign.roles import Process
+from kubealign.spec.job import AlignmentJob
 
 
 class Addresses:
@@ -47,6 +48,7 @@ class Addresses:
 class Surroundings:
     """What all processes of a job have in common."""
 
+    job: AlignmentJob
     folder: RunFolder
     shared_memory: Path
     results: Mapping[str, Path]
@@ -77,6 +79,8 @@ def settings_of(
         peers={group: addresses.group(group) for group in process.calls},
         rendezvous=addresses.rendezvous(process),
         threads=threads(process, processes),
+        shares_cores=not take_turns(surroundings.job),
+        yields=yields(process, processes, surroundings.job),
         termination=surroundings.folder.termination(process.name),
     )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kubealign.local.backoff import Backoff
 from kubealign.local.ending import end, kill
-from kubealign.local.exits import crash_message, how_it_ended, permanent_message
+from kubealign.local.exits import crash_message, how_it_ended, last_words, permanent_message
 from kubealign.local.failure import RunFailed
 from kubealign.local.fork_server import Child
 from kubealign.local.log_tail import log_tail
@@ -293,8 +293,7 @@ class Supervisor:
         for member in tended.unit.members:
             child = tended.children[member.name]
             code = await child.wait()
-            said = member.termination is not None and member.termination.exists()
-            if code == Exit.PERMANENT or said:
+            if code == Exit.PERMANENT or last_words(member.termination):
                 raise RunFailed(permanent_message(child, member.termination))
 
     def _judge(self, task: asyncio.Task[None]) -> None:

@@ -14,7 +14,8 @@ _SAMPLING = frozenset({Role.ROLLOUT, Role.REWARD, Role.REFERENCE, Role.TEACHER})
 
 
 def threads(process: Process, processes: Sequence[Process], cores: int | None = None) -> int:
-    """Threads of computation for this process: its share of the cores among those that compute when it does.
+    """Threads of computation for this process: its share of the cores among those that compute when it does,
+    and no more than OMP_NUM_THREADS, where that is set.
 
     Rollout workers share among themselves alone: generating is most of that phase, scorers fill its gaps."""
     cores = cores or available_cores()
@@ -27,7 +28,14 @@ def threads(process: Process, processes: Sequence[Process], cores: int | None = 
         sharing = sum(count[role] for role in _SAMPLING)
     else:
         sharing = 1
-    return max(1, cores // max(1, sharing))
+    return max(1, min(cores // max(1, sharing), _most() or cores))
+
+
+def _most() -> int | None:
+    """Threads that the user allows a process; None: nothing is said. Of a list, one number for each level of
+    nesting, the first."""
+    outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(outermost) if outermost.isdecimal() else None
 
 
 def take_turns(job: AlignmentJob) -> bool:
@@ -37,6 +45,15 @@ def take_turns(job: AlignmentJob) -> bool:
     models = any(reward.models for reward in spec.rewards)
     scorers = any(process.role in (Role.REFERENCE, Role.TEACHER) for process in roles(job))
     return not (spec.asynchronous or models or scorers)
+
+
+def yields(process: Process, processes: Sequence[Process], job: AlignmentJob) -> bool:
+    """Whether a process has what the rollout workers leave of the cores. A response's tokens come one after
+    another, and a step waits for the longest; what is computed of those that are finished can wait. In an
+    asynchronous job both are as urgent."""
+    sampled = any(other.role is Role.ROLLOUT for other in processes)
+    others = process.role in _TRAINING | _SAMPLING and process.role is not Role.ROLLOUT
+    return sampled and others and not job.spec.asynchronous and not take_turns(job)
 
 
 def available_cores() -> int:

@@ -1,15 +1,17 @@
 """One pull from a JetStream consumer: what is there now, or else the first that comes, and nothing left
 behind.
 
-A lingering request for several messages would go on collecting for a worker that is busy with the first, so
-only ever one message is waited for; the others are taken without waiting. What the server answers, by
-status header: 404 none now, 408 none came in time, 409 refused, 503 no such consumer
+A lingering request for several messages would go on collecting for a worker that is busy with the first. One
+that both waits and says that it does not (no_wait with expires) ends with the first message and with what is
+there beside it. What the server answers, by status header: 404 none now, or no more; 408 none came in time,
+or others who wait get what there is; 409 refused, 503 no such consumer
 (https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-13.md).
 """
 
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -67,11 +69,11 @@ class Fetch:
         with Heeded() as cancellation:
             subscription = await self._client.subscribe(self._inbox, cb=self._take_in)
             try:
-                alive = await self._request(messages, count, wait=0.0)
-                if alive and not messages and timeout > 0:
-                    alive = await self._request(messages, 1, wait=timeout)
-                    if alive and messages and count > 1:
-                        await self._request(messages, count - 1, wait=0.0)
+                deadline, left = time.monotonic() + timeout, max(0.0, timeout)
+                while await self._request(messages, count, left) and not messages:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        break
                 cancellation.check()
                 returned = True
             finally:
@@ -92,18 +94,16 @@ class Fetch:
         await subscription.drain()  # type: ignore[no-untyped-call]
 
     async def _request(self, messages: list[Msg], count: int, wait: float) -> bool:
-        """Ask for `count` and add what comes; False: the connection went."""
-        request: dict[str, Any] = {"batch": count}
+        """Ask for `count` and add what comes, of which the first is waited for; False: the connection
+        went."""
+        request: dict[str, Any] = {"batch": count, "no_wait": True}
         if wait > 0:
             request["expires"] = max(1, int(wait * 1e9))
-        else:
-            request["no_wait"] = True
         self._owed = count
         await self._client.publish(self._subject, json.dumps(request).encode(), reply=self._inbox)
-        wanted = len(messages) + count
-        while len(messages) < wanted:
+        while len(messages) < count:
             try:
-                async with asyncio.timeout(wait + _ANSWER_SECONDS):
+                async with asyncio.timeout(_ANSWER_SECONDS + (0.0 if messages else wait)):
                     message = await self._arrived.get()
             except TimeoutError:
                 return False

@@ -1,8 +1,8 @@
 """What trainer and critic say of samples, asked while the last samples of the step are still made.
 
-They hold the weights that the step starts from, and have nothing else to do. Of whole groups they are asked
-once these are as many as the groups that are missing: so there are few passes, each over many sequences, and
-little is left to be asked at the end.
+They hold the weights that the step starts from, and have nothing else to do. Of groups that are there, scored
+or not, they are asked once these are as many as the groups that are missing: so there are few passes, each
+over many sequences, and little is left to be asked at the end.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ class Ahead:
     def offer(
         self, whole: Sequence[Group], missing: int, assemble: Callable[[Sequence[Group]], Batch]
     ) -> None:
-        """whole: groups of the coming batch, with all that belongs to them. missing: how many more it will
-        have. Asks of those that are new, where they are enough and nothing is being asked."""
+        """whole: groups of the coming batch, with all their samples. missing: how many more it will have.
+        Asks of those that are new, where they are enough and nothing is being asked."""
         new = [group for group in whole if (group.group_id, group.attempt) not in self._offered]
         if len(new) < max(1, missing) or not (self._asking is None or self._asking.done()):
             return

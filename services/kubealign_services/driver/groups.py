@@ -29,7 +29,7 @@ from kubealign_services.driver.supply import Supply
 
 log = logging.getLogger(__name__)
 
-#: Groups of the next batch that are whole, and how many of it are not.
+#: Groups of the next batch whose samples are there, and how many of it are missing.
 Coming = Callable[[Sequence[Group], int], None]
 
 
@@ -118,7 +118,7 @@ class GroupBuffer:
     async def take(self, version: int, coming: Coming | None = None) -> list[Group]:
         """The groups that were asked for first, prompts_per_step of them, once they are whole, none older
         than max_staleness; fewer once the supply has ended, none when nothing is left. coming: told of those
-        that are whole while others are not. Raises JobFailed, Stopping."""
+        whose samples are there, while others are made or they are scored. Raises JobFailed, Stopping."""
         self._dynamic.next_step()
         while True:
             await self._refill(version)
@@ -137,11 +137,16 @@ class GroupBuffer:
                 for group in stale:
                     await self._ask_anew(group, version)
             elif coming is not None:
-                whole = [group for group in oldest if group.completed_at is not None]
-                coming(whole, len(oldest) - len(whole))
+                there = [group for group in oldest if self._comes(group)]
+                coming(there, len(oldest) - len(there))
             failed = {failure.group_id: failure for failure in await self._exchange.wait(self._ledger)}
             for failure in failed.values():
                 await self._failed(failure)
+
+    def _comes(self, group: Group) -> bool:
+        """Whether its samples are there, and the batch will have them: where groups are dropped for their
+        rewards, only these tell."""
+        return (group.generated_at if self._dynamic.keeps_all else group.completed_at) is not None
 
     async def _refill(self, version: int) -> None:
         asked = []

@@ -21,6 +21,11 @@ class DynamicSampling:
         self._most = most
         self.dropped = 0
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether no group is ever dropped."""
+        return self._most == 0
+
     def next_step(self) -> None:
         self.dropped = 0
 

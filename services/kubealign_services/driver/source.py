@@ -112,7 +112,7 @@ class GroupSource:
         sampled: Sampled,
         ahead: Sequence[Ahead],
     ) -> None:
-        """ahead: what is asked of whole groups while others are still made."""
+        """ahead: what is asked of groups while others are still made, or scored."""
         self._supply = supply
         self._dropped = dropped
         self._buffer = buffer
@@ -127,12 +127,12 @@ class GroupSource:
     async def take(self, state: JobState, step: StepFigures) -> Batch | None:
         asked, discarded = time.monotonic(), self._buffer.discarded
 
-        def assembled(some: Sequence[Group]) -> Batch:
-            return assemble(some, self._bus_rewards, self._sampled, state.version, self._bus_reference)
+        def unscored(some: Sequence[Group]) -> Batch:
+            return assemble(some, (), self._sampled, state.version, reference=False)
 
-        def coming(whole: Sequence[Group], missing: int) -> None:
+        def coming(there: Sequence[Group], missing: int) -> None:
             for each in self._ahead:
-                each.offer(whole, missing, assembled)
+                each.offer(there, missing, unscored)
 
         groups = await self._buffer.take(state.version, coming)
         if not groups:
@@ -142,7 +142,7 @@ class GroupSource:
         generated = max(asked, *(group.generated_at or asked for group in groups))
         step.add({"seconds/generate": generated - asked, "seconds/score": taken - generated})
         step.add(waits(groups, asked, taken))
-        batch = assembled(groups)
+        batch = assemble(groups, self._bus_rewards, self._sampled, state.version, self._bus_reference)
         await self._colocated.score(batch, step)
         step.add(
             score_figures(

@@ -24,6 +24,7 @@ from kubealign_services.process.context import Context
 from kubealign_services.process.ending import Deadline, awaited, end_now
 from kubealign_services.process.failures import permanent_cause
 from kubealign_services.process.health import HealthServer
+from kubealign_services.process.standing_back import session_stands_back, stand_back
 from kubealign_services.process.termination import write_termination
 from kubealign_services.rpc.server import PortInUse
 from kubealign_services.telemetry.heartbeat import Heartbeat
@@ -54,6 +55,8 @@ def run(main: Main, argv: Sequence[str]) -> int:
     set_up_logs(job.name, settings.role, settings.name, sys.stdout)
     last_error = LastError()
     logging.getLogger().addHandler(last_error)
+    if settings.yields:
+        stand_back()
     if settings.threads is not None:
         import torch
 
@@ -120,6 +123,9 @@ async def _outcome(main: Main, context: Context) -> int:
                 stack.enter_context(MetricsServer(settings.metrics, settings.tls, context.metrics))
             await stack.enter_async_context(context.read_model)
             await stack.enter_async_context(context.heartbeat.beating())
+            if settings.yields:
+                standing_back = asyncio.create_task(session_stands_back(), name="standing back")
+                stack.callback(standing_back.cancel)
             await main(context)
     except PortInUse as error:
         log.error(str(error))

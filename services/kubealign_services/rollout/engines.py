@@ -24,7 +24,8 @@ async def opened_generator(context: Context, engine: Engine, folder: Path) -> As
         async with led_generator(context, engine.torch, folder, observe) as generator:
             yield generator
     elif engine.torch is not None:
-        made = await context.compute(TorchEngine.create, folder, engine.torch)
+        shares_cores = context.settings.shares_cores
+        made = await context.compute(TorchEngine.create, folder, engine.torch, shares_cores)
         yield SteppedGenerator(made, context.compute, observe)
     elif engine.triton is not None:
         async with opened_triton(context, engine.triton, folder, observe) as generator:

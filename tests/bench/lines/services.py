@@ -3,7 +3,7 @@
 import statistics
 
 from tests.bench.line import Aim, Bench, Line, Outcome
-from tests.bench.lines.steps import detail, in_turn, kubealign, peer
+from tests.bench.lines.steps import detail, kubealign, peer, side_by_side
 
 #: Reward and gradient of the two must agree this well in most steps, and in each about; else they did not do
 #: the same work. Not exactly: a request that comes a moment later is computed in another batch, and a last
@@ -14,15 +14,14 @@ _COMPARED = ("reward/mean", "trainer/gradient_norm")
 
 def _run(bench: Bench) -> Outcome:
     workload = bench.workload
-    warmup, steps = bench.pick((1, 1), (2, 6), (1, 6))
-    sides, weights = in_turn(
+    warmup, steps, rounds = bench.pick((1, 1, 1), (2, 6, 1), (2, 6, 3))
+    sides, weights = side_by_side(
         bench,
         workload,
-        [
-            ("kubealign", kubealign(workload), warmup, steps),
-            ("one process", peer("one_process", [], "one process"), warmup, steps),
-        ],
-        rounds=bench.pick(1, 2, 2),
+        [("kubealign", kubealign(workload)), ("one process", peer("one_process", [], "one process"))],
+        warmup,
+        steps,
+        rounds,
     )
     ours, alone = sides
     apart = {name: _apart(ours.steps, alone.steps, name) for name in _COMPARED}
@@ -30,9 +29,9 @@ def _run(bench: Bench) -> Outcome:
         if statistics.median(each) > _MOSTLY or max(each) > _ABOUT:
             raise RuntimeError(f"{name} of services and of one process are {each} apart: not the same work")
     figures = {
-        "services": ours.fastest_step_seconds,
-        "one_process": alone.fastest_step_seconds,
-        "ratio": ours.fastest_step_seconds / alone.fastest_step_seconds,
+        "services": ours.step_seconds,
+        "one_process": alone.step_seconds,
+        "ratio": ours.step_seconds / alone.step_seconds,
     }
     cpu = [sum(side.cpu_seconds_by_group().values()) for side in sides]
     if cpu[1]:

@@ -3,6 +3,8 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from tests.bench.line import Bench
 from tests.bench.machine import environment
 from tests.bench.process import run
 from tests.bench.side import Side
+from tests.bench.turns import Turns
 from tests.bench.watch import Usage
 from tests.bench.workload import Workload
 
@@ -69,6 +72,41 @@ def in_turn(
             side.add(*steps(folder, warmup + measured, own), warmup)
             bench.say(f"{name}: {side.step_seconds:.2f} s a step")
     return sides, weights
+
+
+def side_by_side(
+    bench: Bench,
+    workload: Workload,
+    peers: Sequence[tuple[str, Peer]],
+    warmup: int,
+    measured: int,
+    rounds: int,
+) -> tuple[list[Side], int]:
+    """All of them at the same time, each with the machine by turns: their sides, and how many weights the
+    model has. A step's seconds are those that the side had the machine; no phase has any."""
+    sides = [Side(name) for name, _ in peers]
+    folder = bench.folder / "workload"
+    weights = workload.write(folder, warmup + measured)
+    for turn in range(rounds):
+        bench.say(f"{warmup + measured} steps each, by turns, round {turn + 1} of {rounds}")
+        with Turns() as turns, ThreadPoolExecutor(len(peers)) as pool:
+            running = []
+            for name, steps in peers:
+                own = bench.folder / f"{name.replace(' ', '-')}-{turn}"
+                running.append(pool.submit(steps, folder, warmup + measured, own))
+                turns.wait_for_sides(len(running))
+            made = [each.result() for each in running]
+        for number, (side, (lines, usage)) in enumerate(zip(sides, made, strict=True)):
+            took = [turns.seconds(number, *span) for span in pairwise(line["time"] for line in lines)]
+            side.add([lines[0], *map(_took, lines[1:], took)], usage, warmup)
+            bench.say(f"{side.name}: {side.step_seconds:.2f} s a step")
+    return sides, weights
+
+
+def _took(line: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The line with these seconds for its step, and none for its phases."""
+    plain = {name: value for name, value in line.items() if not name.startswith("seconds/")}
+    return plain | {"seconds/step": seconds}
 
 
 def detail(sides: Sequence[Side], workload: Workload, weights: int) -> dict[str, Any]:

@@ -10,9 +10,11 @@ from typing import Self
 
 from kubernetes import client, config
 
+from support.free_address import free_port
+
 from .behaviour import Behave
 from .credentials import Authority, signing_key, token
-from .daemon import Daemon, free_port
+from .daemon import Daemon
 from .kubeconfig import write_kubeconfig
 from .kubectl import Kubectl
 from .programs import program

@@ -1,10 +1,7 @@
 """A program of the cluster that runs until it is told to end."""
 
-import contextlib
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +13,6 @@ from kubealign.local.death import die_with_parent
 _POLL_SECONDS = 0.05
 _TAIL_BYTES = 10000
 _KILL_SECONDS = 20.0
-_PORTS = range(20000, 30000)
-_PORT_TRIALS = 50
 
 
 class DaemonFailed(Exception):
@@ -28,18 +23,6 @@ def plain_environment() -> dict[str, str]:
     """What the programs inherit: no proxy, kubeconfig or Go setting of the user's."""
     kept = ("PATH", "LANG", "TMPDIR")
     return {name: os.environ[name] for name in kept if name in os.environ}
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on at this moment. Raises DaemonFailed when none is found.
-
-    The kernel takes none of these for outgoing connections: while a server is down, a client that calls it
-    again and again would else be connected to itself in the end, and keep the port."""
-    for port in random.sample(_PORTS, _PORT_TRIALS):
-        with socket.socket() as listener, contextlib.suppress(OSError):
-            listener.bind(("", port))
-            return port
-    raise DaemonFailed(f"no free TCP port from {_PORTS.start} to {_PORTS.stop - 1} in {_PORT_TRIALS} trials")
 
 
 class Daemon:

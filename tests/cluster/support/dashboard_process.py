@@ -10,9 +10,11 @@ from typing import Any, Self
 
 import httpx
 
+from support.free_address import free_port
+
 from .accounts import token
 from .control_plane import ControlPlane
-from .daemon import Daemon, free_port
+from .daemon import Daemon
 from .helm import NAMESPACE, RELEASE, Helm
 
 _READY_SECONDS = 60.0

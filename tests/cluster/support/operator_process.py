@@ -14,7 +14,9 @@ from typing import Any, Self
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from .daemon import Daemon, free_port
+from support.free_address import free_port
+
+from .daemon import Daemon
 
 _READY_SECONDS = 60.0
 _ANSWER_SECONDS = 5.0

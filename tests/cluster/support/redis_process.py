@@ -11,8 +11,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from kubealign.local.redis_server import redis_program
+from support.free_address import free_port
 
-from .daemon import Daemon, free_port
+from .daemon import Daemon
 
 _READY_SECONDS = 20.0
 

@@ -48,6 +48,12 @@ def assert_each_prompt_once(run: RunningJobs) -> None:
     assert (run.folder("killed") / "result" / "config.json").exists()
 
 
+def standing_back(run: RunningJobs) -> set[str]:
+    """Processes that have less of the cores than others that want them."""
+    pids = {name: process["pid"] for name, process in run.processes("killed").items() if process["pid"]}
+    return {name for name, pid in pids.items() if os.getpriority(os.PRIO_PROCESS, pid) > os.nice(0)}
+
+
 @pytest.mark.timeout(400)
 def test_each_role_is_killed_in_turn_and_the_job_ends_well(tmp_path: Path) -> None:
     victims = [
@@ -61,6 +67,8 @@ def test_each_role_is_killed_in_turn_and_the_job_ends_well(tmp_path: Path) -> No
         "critic-0",
     ]
     with RunningJobs(ppo_job(tmp_path), tmp_path / "runs") as run:
+        run.wait_for_step("killed", 1)
+        assert standing_back(run) == {"reward-letters-0", "reference-0", "trainer-0", "critic-0"}
         for turn, victim in enumerate(victims):
             run.wait_for_step("killed", turn + 2)
             run.kill("killed", victim)

@@ -148,9 +148,19 @@ async def test_a_permanent_failure_is_told_in_its_own_words(place: Place) -> Non
     nothing_left(place)
 
 
+async def test_one_that_ended_before_it_had_said_why_is_started_again(place: Place) -> None:
+    """Its file was there, and nothing in it."""
+    place.behave(trainer_0={"codes": [1], "why": ""})
+    begun = await place.begin(JOB)
+    await begun.all_ready()
+    assert place.sequence("start").count("trainer-0") == 2
+    assert (await begun.finish()).phase is Phase.SUCCEEDED
+
+
 async def test_one_rank_that_knows_why_speaks_for_the_group(place: Place) -> None:
-    """A rank may crash because another one gave up: the cause is the other's."""
-    place.behave(trainer_0={"codes": [1]}, trainer_1={"codes": [78], "why": "the loss is NaN"})
+    """A rank may crash because another one gave up: the cause is the other's. One that is ended before it has
+    said it says it the next time."""
+    place.behave(trainer_0={"codes": [1] * 3}, trainer_1={"codes": [78] * 3, "why": "the loss is NaN"})
     status = await (await place.begin([prepare(), trainer(0, 2), trainer(1, 2), driver("trainer")])).task
     assert status.message == "trainer-1: the loss is NaN"
 

@@ -111,7 +111,9 @@ async def test_a_port_in_use_is_passed_over(place: Place) -> None:
         stranger.listen()
         taken = stranger.getsockname()[1]
         others = Ports()
-        begun = await place.begin(JOB, ports=Ports(iter([taken, *(others.take() for _ in range(8))])))
+        free = [others.take() for _ in range(8)]
+        del others
+        begun = await place.begin(JOB, ports=Ports(iter([taken, *free])))
         await begun.all_ready()
         assert str(taken) not in told(place).nats.url
         await begun.finish()

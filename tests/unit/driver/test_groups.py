@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -20,6 +20,7 @@ from kubealign_services.driver.exchange import Exchange
 from kubealign_services.driver.failures import JobFailed, Stopping
 from kubealign_services.driver.groups import GroupBuffer, GroupPlan
 from kubealign_services.driver.informative import DynamicSampling
+from kubealign_services.driver.ledger import Group
 from kubealign_services.driver.supply import EpochSupply, ListSupply
 
 ROWS = [
@@ -154,6 +155,42 @@ async def test_it_tells_of_groups_that_are_whole_while_others_are_not() -> None:
         await buffer.take(0, lambda whole, missing: told.append(([g.group_id for g in whole], missing)))
     assert (["0/0", "0/2"], 1) in told
     assert all(len(whole) + missing == 3 and missing for whole, missing in told)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+async def test_it_tells_of_groups_that_nobody_has_scored_yet(dropped: bool) -> None:
+    """But where groups are dropped for their rewards: of those it cannot know that they will be taken."""
+    bus, told, heard = MemoryBus(), list[tuple[int, int]](), asyncio.Event()
+
+    def coming(there: Sequence[Group], missing: int) -> None:
+        told.append((len(there), missing))
+        heard.set()
+
+    async def rollouts(opened: MemoryBus) -> list[rollout_pb2.Rollout]:
+        made = []
+        while len(made) < 6:
+            for delivery in await opened.pull("work", "rollout", 8, 5.0):
+                item = rollout_pb2.WorkItem.FromString(delivery.data)
+                made += [rollout_of(item, sample) for sample in range(item.samples)]
+                await delivery.ack()
+        for number, rollout in enumerate(made):
+            await opened.publish("rollouts", rollout.SerializeToString(), str(number))
+        return made
+
+    async with Exchange(bus, 1, asyncio.Event(), lambda text: None) as opened, asyncio.timeout(20):
+        dynamic = DynamicSampling(REWARDS, 2 if dropped else 0)
+        buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic=dynamic)
+        taking = asyncio.create_task(buffer.take(0, coming))
+        made = await rollouts(bus.another())
+        while not dropped and (3, 0) not in told:
+            await heard.wait()
+            heard.clear()
+        for number, rollout in enumerate(made):
+            # In each group another than the first: none is dropped.
+            score = score_of(rollout, float(rollout.sample))
+            await bus.publish("scores", score.SerializeToString(), str(number))
+        assert len(await taking) == 3
+        assert ((3, 0) in told) is not dropped
 
 
 async def test_prompts_left_over_by_an_earlier_run_come_first() -> None:

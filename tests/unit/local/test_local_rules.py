@@ -16,7 +16,8 @@ from kubealign.local.log_tail import log_tail
 from kubealign.local.preloading import modules
 from kubealign.local.scaling import scaled
 from kubealign.local.spec_change import changes
-from kubealign.local.threads import take_turns, threads
+from kubealign.local.threads import take_turns, threads, yields
+from kubealign.process import Role
 from kubealign.read_model import StepMetrics
 from kubealign.roles import roles
 from kubealign.spec.job import AlignmentJob
@@ -33,6 +34,7 @@ spec:
   rewards: [{name: helpful, model: {job: {name: judge}}}]
   rollout: {replicas: 2, minReplicas: 2}
 """
+CHECK = "function: {file: {path: /reward.py, name: reward}}"
 
 
 @pytest.fixture
@@ -85,7 +87,10 @@ def test_nothing_differs_from_itself(ppo: AlignmentJob) -> None:
     assert changes(ppo, AlignmentJob.model_validate_json(ppo.model_dump_json(by_alias=True))) == []
 
 
-def test_cores_are_shared_by_those_that_compute_together(ppo: AlignmentJob) -> None:
+def test_cores_are_shared_by_those_that_compute_together(
+    ppo: AlignmentJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     processes = roles(ppo)
     share = {process.name: threads(process, processes, cores=8) for process in processes}
     assert share == {
@@ -101,6 +106,19 @@ def test_cores_are_shared_by_those_that_compute_together(ppo: AlignmentJob) -> N
         "driver": 8,
     }
     assert {threads(process, processes, cores=1) for process in processes} == {1}
+
+
+@pytest.mark.parametrize(("said", "most"), [("2", 2), (" 3,1", 3), ("", 8), ("16", 8), ("many", 8), ("0", 8)])
+def test_a_process_has_no_more_threads_than_openmp_is_told(
+    ppo: AlignmentJob, said: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = roles(ppo)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    share = {process.name: threads(process, processes, cores=8) for process in processes}
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert {process.name: threads(process, processes, cores=8) for process in processes} == {
+        name: min(most, own) for name, own in share.items()
+    }
 
 
 def test_processes_take_turns_unless_some_work_while_others_do(ppo: AlignmentJob) -> None:
@@ -119,6 +137,25 @@ def test_processes_take_turns_unless_some_work_while_others_do(ppo: AlignmentJob
     assert not take_turns(AlignmentJob.model_validate({**told, "spec": spec}))
     longer, shorter = (int(environment(alone)["GOMP_SPINCOUNT"]) for alone in (True, False))
     assert longer > shorter > 0
+
+
+def test_what_computes_beside_the_rollout_workers_has_what_they_leave(ppo: AlignmentJob) -> None:
+    """In a job that trains meanwhile, trainer and rollout workers are as urgent; where all take turns, there
+    is nothing to leave."""
+    behind = with_spec(PPO, ("ppo: {}", "ppo: {maxStaleness: 1}"))
+    alone = with_spec(
+        PPO, ("ppo: {}", "rloo: {kl: {fixed: {coefficient: 0.0}}}"), ("model: {job: {name: judge}}", CHECK)
+    )
+    for job, standing_back in (
+        (ppo, {"trainer-0", "critic-0", "reference-0", "reward-helpful-0"}),
+        (behind, set()),
+        (alone, set()),
+    ):
+        processes = roles(job)
+        assert {each.name for each in processes if yields(each, processes, job)} == standing_back
+    # What scores rows beside nobody.
+    without = [process for process in roles(ppo) if process.role is not Role.ROLLOUT]
+    assert not any(yields(process, without, ppo) for process in without)
 
 
 def test_newcomers_take_the_lowest_free_numbers(ppo: AlignmentJob) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kubealign.local.admission import admit, folder_of, has_succeeded
 from kubealign.local.failure import RunRefused
-from kubealign.local.ports import Ports, is_free
+from kubealign.local.ports import Ports
 from kubealign.local.run_folder import RunFolder
 from kubealign.local.run_status import Phase, RunStatus, read_status
 from kubealign.spec.job import AlignmentJob
@@ -140,8 +140,24 @@ def test_ports_in_use_are_passed_over_and_none_is_given_twice() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        assert not is_free(taken)
+        with pytest.raises(RunRefused, match="no free port was found"):
+            Ports(iter([taken])).take()
+        del free
         ports = Ports(iter([taken, first, first, second]))
         assert (ports.take(), ports.take()) == (first, second)
         with pytest.raises(RunRefused, match="no free port was found"):
             ports.take()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no server could listen beside it")
+def test_a_port_is_one_runs_until_that_has_gone_and_its_servers_may_listen() -> None:
+    run = Ports()
+    port = run.take()
+    with pytest.raises(RunRefused):
+        Ports(iter([port])).take()
+    for _ in range(2):  # a server that died finds it again
+        with socket.create_server(("127.0.0.1", port)) as server, pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", port))
+    server.close()
+    del run
+    assert Ports(iter([port])).take() == port

@@ -73,13 +73,13 @@ class TorchEngine:
         self._generated_tokens = 0
 
     @classmethod
-    def create(cls, folder: Path, spec: engine_spec.TorchEngine) -> "TorchEngine":
+    def create(cls, folder: Path, spec: engine_spec.TorchEngine, shares_cores: bool = False) -> "TorchEngine":
         """From a folder with a Hugging Face configuration and tokenizer, on the GPU if there is one. The
-        weights come by `refit`. Raises as `over`, and UnsupportedModel."""
+        weights come by `refit`. shares_cores: as `LocalPasses`. Raises as `over`, and UnsupportedModel."""
 
         def local(config: Any) -> LocalPasses:
             model = CausalModel(config, DTYPES[spec.precision], own_device())
-            return LocalPasses(model)
+            return LocalPasses(model, shares_cores)
 
         return cls.over(folder, spec, local)
 

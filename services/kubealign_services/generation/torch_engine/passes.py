@@ -5,6 +5,7 @@ So the same passes can be made by several processes that each hold a slice of th
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from kubealign_services.generation.torch_engine.adapted_weights import AdaptedWeights
 from kubealign_services.generation.torch_engine.attention import AttentionPlan, WholePlan
 from kubealign_services.generation.torch_engine.cache import PagedCache
+from kubealign_services.generation.torch_engine.cpu.few_rows import threads_for
 from kubealign_services.generation.torch_engine.cpu.paged_plan import PagedPlan
 from kubealign_services.generation.torch_engine.cuda.decoding_graphs import DecodingGraphs
 from kubealign_services.generation.torch_engine.cuda.flash_plan import FlashPlan, flash_works
@@ -63,7 +65,8 @@ class Passes(Protocol):
 class LocalPasses:
     """Passes of one process."""
 
-    def __init__(self, model: CausalModel) -> None:
+    def __init__(self, model: CausalModel, shares_cores: bool = False) -> None:
+        """shares_cores: other processes compute on this one's cores meanwhile."""
         self.context, self.vocabulary, self.device = model.context, model.vocabulary, model.device
         self.model = model
         self._weights = CheckpointWeights(model.module)
@@ -72,6 +75,7 @@ class LocalPasses:
         self._cache = PagedCache(shapes, model.dtype, model.device)
         self.page_bytes = self._cache.page_bytes
         on_gpu = self.device.type == "cuda"
+        self._threads_for = threads_for if shares_cores and not on_gpu else _as_they_are
         self._flash = on_gpu and flash_works(model.layers.values(), model.dtype, self.device)
         self._graphs = DecodingGraphs(model, self._cache) if self._flash else None
 
@@ -91,7 +95,8 @@ class LocalPasses:
         tokens, positions, wanted = (
             torch.from_numpy(array).to(self.device) for array in (batch.tokens, batch.positions, batch.wanted)
         )
-        return self.model.forward(tokens, positions, self._plan(batch), keep=wanted)
+        with self._threads_for(len(tokens)):
+            return self.model.forward(tokens, positions, self._plan(batch), keep=wanted)
 
     def _plan(self, batch: RaggedBatch) -> AttentionPlan:
         if self.device.type == "cpu":
@@ -119,3 +124,7 @@ class LocalPasses:
 
     def rest(self) -> None:
         """There is nobody to tell."""
+
+
+def _as_they_are(_: int) -> AbstractContextManager[None]:
+    return nullcontext()

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Protocol, Self
 import xxhash
 
 from kubealign.backoff import restart_delay
+from kubealign.local.ports import LOOPBACK, Ports
 from kubealign.process import TlsFiles
 from kubealign_services.generation.triton_engine.installation import Installation, arguments
 from kubealign_services.generation.triton_engine.repository import write_repository
@@ -106,6 +106,7 @@ class OwnServer:
         self._process: asyncio.subprocess.Process | None = None
         self._lines: asyncio.Task[None] | None = None
         self._pipe: asyncio.ReadTransport | None = None
+        self._ports: Ports | None = None
         self._address = ""
         self._began = 0.0
         self._deaths = 0
@@ -158,7 +159,9 @@ class OwnServer:
 
     async def _start(self) -> None:
         self._forget_regions()
-        grpc, metrics = _free_ports(2)
+        # The server binds them once its model is there, seconds from now: until then they are kept for it.
+        self._ports = Ports()
+        grpc, metrics = self._ports.take(), self._ports.take()
         options = arguments(self._folder, self._tls, grpc, metrics, self._region, self._start_seconds)
         # Of our own: the model's process may hold the other end for longer than the server lives.
         reading, writing = os.pipe()
@@ -179,7 +182,7 @@ class OwnServer:
         os.close(writing)
         self._lines = asyncio.create_task(self._log(lines), name="Triton's log")
         self._began = time.monotonic()
-        self._address, self.metrics = f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}"
+        self._address, self.metrics = f"{LOOPBACK}:{grpc}", f"{LOOPBACK}:{metrics}"
         self.pid = self._process.pid
         log.info("Triton server started", extra={"pid": self.pid, "address": self._address})
 
@@ -198,7 +201,7 @@ class OwnServer:
             # Of its session: where it was killed, the model's process may wait for it for ever.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-        self._process, self.metrics, self.pid = None, None, None
+        self._process, self.metrics, self.pid, self._ports = None, None, None, None
         lines, self._lines = self._lines, None
         pipe, self._pipe = self._pipe, None
         if lines is not None:
@@ -260,12 +263,3 @@ def _children(pid: int) -> list[int]:
 
 def _how(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _free_ports(count: int) -> list[int]:
-    """Free a moment ago; where one is taken in between, the server ends and is started with others."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]

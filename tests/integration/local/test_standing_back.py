@@ -1,0 +1,43 @@
+"""A process of its own that leaves the cores to others."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kubealign_services.process.standing_back import NICE
+
+PROGRAM = """
+import asyncio, os, threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from kubealign_services.process.standing_back import session_stands_back, stand_back
+
+os.nice({before})
+stand_back()
+asyncio.run(session_stands_back())
+with ThreadPoolExecutor(1) as later:
+    nice = later.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
+session = Path("/proc/self/autogroup")
+print(nice, session.read_text().split()[-1] if session.exists() else "none")
+"""
+
+
+@pytest.mark.parametrize("before", [0, 15])
+def test_its_threads_have_little_of_what_others_want(before: int) -> None:
+    """Where it was to have less already, it stays at that."""
+    if os.nice(0) + before > 19:
+        pytest.skip("this test process stands back itself")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(before=before)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        start_new_session=True,
+    )
+    nice, session = done.stdout.split()
+    assert int(nice) == max(NICE, os.nice(0) + before)
+    assert session == (str(NICE) if Path("/proc/self/autogroup").exists() else "none")

@@ -1,0 +1,56 @@
+"""Threads of a pass where other processes want the cores."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kubealign.spec import engines as spec
+from kubealign_services.generation.contract import GeneratedSample, GenerationRequest, SamplingParameters
+from kubealign_services.generation.torch_engine.cpu.few_rows import FEW, threads_for
+from kubealign_services.generation.torch_engine.engine import TorchEngine
+
+
+@pytest.fixture(autouse=True)
+def two_threads(one_thread: None) -> None:
+    """Which the other sets back."""
+    torch.set_num_threads(2)
+
+
+def test_few_tokens_have_one_thread_and_others_what_there_is() -> None:
+    seen = []
+    for tokens in (1, FEW, FEW + 1):
+        with threads_for(tokens):
+            seen.append(torch.get_num_threads())
+    assert seen == [1, 1, 2] and torch.get_num_threads() == 2
+    with pytest.raises(ArithmeticError), threads_for(1):
+        raise ArithmeticError
+    assert torch.get_num_threads() == 2
+
+
+def test_only_an_engine_that_shares_its_cores_saves_threads(zoo: Any) -> None:
+    """A prompt of many tokens has them all; the responses are the same."""
+    responses = []
+    for shares_cores, expected in ((False, {2}), (True, {1, 2})):
+        engine = TorchEngine.create(zoo.folder("llama-gqa"), spec.TorchEngine(), shares_cores)
+        engine.refit(zoo.reference("llama-gqa").named_parameters(), 0)
+        model, seen = engine._passes.model, set[int]()  # type: ignore[attr-defined]
+        model.forward = watched(model.forward, seen)
+        prompt = tuple(5 + token % 7 for token in range(FEW + 1))
+        engine.add(GenerationRequest("one", prompt, (1,), SamplingParameters(max_tokens=6, min_tokens=6)))
+        made: list[GeneratedSample] = []
+        while not made:
+            made = engine.step()
+        assert seen == expected
+        responses.append(made[0].tokens)
+    assert responses[0] == responses[1]
+
+
+def watched(forward: Callable[..., Tensor], seen: set[int]) -> Callable[..., Tensor]:
+    def counted(*arguments: Any, **named: Any) -> Tensor:
+        seen.add(torch.get_num_threads())
+        return forward(*arguments, **named)
+
+    return counted
