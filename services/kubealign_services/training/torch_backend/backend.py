@@ -20,7 +20,7 @@ from kubealign_services.training.slices import WeightSlice
 from kubealign_services.training.torch_backend.checkpoint import load_shard, save_shard
 from kubealign_services.training.torch_backend.cpu_linear import use_cpu_linear
 from kubealign_services.training.torch_backend.export import export_folder, stream_weights
-from kubealign_services.training.torch_backend.freed_memory import give_back
+from kubealign_services.training.torch_backend.freed_memory import FreedMemory
 from kubealign_services.training.torch_backend.kept_passes import KeptPasses
 from kubealign_services.training.torch_backend.lora import (
     adapted_layers,
@@ -80,6 +80,7 @@ class TorchBackend:
         self._optimizer = make_adamw(model, spec.optimizer.adam_w)
         self._updates = 0
         self._swap = swapping(self._tensors, place.device)
+        self._freed = FreedMemory(place.device)
         self._forget_passes()
 
     @classmethod
@@ -146,7 +147,7 @@ class TorchBackend:
             self._optimizer.zero_grad(set_to_none=True)
             self.model.eval()
             if not again:  # else the next step's passes lie where this one's did
-                give_back(self._place.device)
+                self._freed.settle()
         return averaged(steps)
 
     def _update(

@@ -1,0 +1,47 @@
+"""What a step freed is kept while there is room, and does not pile up."""
+
+import subprocess
+import sys
+
+from kubealign_services.training.torch_backend.freed_memory import stays
+
+GIB = 1 << 30
+
+# What is freed lies below a block that is not, so that glibc cannot give it back of itself.
+_HOLES = """
+import torch
+from kubealign_services.training.torch_backend.freed_memory import FreedMemory, _resident_bytes
+
+freed = FreedMemory(torch.device("cpu"))
+freed.settle()
+before = _resident_bytes()
+blocks = [torch.ones(8192) for _ in range(8192)]
+del blocks[:-1]
+holes = _resident_bytes()
+freed.settle()
+print(before, holes, _resident_bytes())
+"""
+
+
+def test_it_stays_while_there_is_room() -> None:
+    assert stays(resident=2 * GIB, least=2 * GIB, available=8 * GIB, total=16 * GIB)
+
+
+def test_it_goes_back_where_less_than_half_of_the_machine_is_to_be_had() -> None:
+    assert not stays(resident=2 * GIB, least=2 * GIB, available=8 * GIB - 1, total=16 * GIB)
+
+
+def test_it_goes_back_when_it_has_grown_by_more_than_a_tenth() -> None:
+    # 1.1 times 10 GiB are 11.
+    assert stays(resident=11 * GIB, least=10 * GIB, available=90 * GIB, total=100 * GIB)
+    assert not stays(resident=11 * GIB + 1, least=10 * GIB, available=90 * GIB, total=100 * GIB)
+
+
+def test_a_process_that_has_grown_gives_back() -> None:
+    """8,192 blocks of 32 KiB are 256 MiB: more than a tenth of an interpreter that has torch loaded."""
+    told = subprocess.run(
+        [sys.executable, "-c", _HOLES], capture_output=True, text=True, timeout=120, check=True
+    )
+    before, holes, after = map(int, told.stdout.split())
+    assert holes - before > 200 << 20
+    assert after - before < 50 << 20
