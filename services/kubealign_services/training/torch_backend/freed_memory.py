@@ -16,7 +16,7 @@ import torch
 # Of the machine's memory. An engine that generates between two steps has room beside what is kept.
 _ENOUGH_AVAILABLE = 0.5
 # Steps of ragged lengths leave holes that the next one's blocks do not fit in.
-_MOST_GROWTH = 1.1
+_MOST_GROWTH = 1.25
 
 
 class FreedMemory:
@@ -55,7 +55,9 @@ def _trim() -> Callable[[int], int] | None:
 
 
 def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """Of its own: weights that others map too are not the allocator's. See proc_pid_statm(5)."""
+    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _memory(name: str) -> int:
