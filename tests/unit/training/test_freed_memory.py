@@ -38,7 +38,7 @@ def test_it_goes_back_when_it_has_grown_by_more_than_a_quarter() -> None:
 
 
 def test_a_process_that_has_grown_gives_back() -> None:
-    """16,384 blocks of 32 KiB are 512 MiB: more than a quarter of the memory of an interpreter that has torch loaded."""
+    """16,384 blocks of 32 KiB are 512 MiB: more than a quarter of an interpreter with torch."""
     told = subprocess.run(
         [sys.executable, "-c", _HOLES], capture_output=True, text=True, timeout=120, check=True
     )
