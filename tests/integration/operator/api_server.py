@@ -39,8 +39,12 @@ class ScriptedServer:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append((request.method, request.path_qs, await request.text()))
-        answer = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
-        return await answer(request)
+        return await next_of(self.answers)(request)
+
+
+def next_of(answers: list[Answer]) -> Answer:
+    """Takes it from the list, but for the last one, which is for all that follow."""
+    return answers[0] if len(answers) == 1 else answers.pop(0)
 
 
 def says(body: Json, status: int = 200, **headers: str) -> Answer:

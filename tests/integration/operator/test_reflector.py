@@ -5,7 +5,16 @@ from typing import Any
 
 from aiohttp import web
 
-from integration.operator.api_server import Answer, Json, ScriptedServer, breaks, refuses, says, streams
+from integration.operator.api_server import (
+    Answer,
+    Json,
+    ScriptedServer,
+    breaks,
+    next_of,
+    refuses,
+    says,
+    streams,
+)
 from kubealign_operator.controller.api import Api
 from kubealign_operator.controller.metrics import Metrics
 from kubealign_operator.controller.reflector import Reflector, Scope
@@ -145,8 +154,7 @@ async def test_now_and_then_everything_is_listed() -> None:
 
     async def answer(request: web.Request) -> web.StreamResponse:
         # How many watches there are between two lists is chance: each has answers of its own.
-        left = watches if "watch" in request.query else lists
-        return await (left[0] if len(left) == 1 else left.pop(0))(request)
+        return await next_of(watches if "watch" in request.query else lists)(request)
 
     kept, asked = await _followed([answer], until=8, resync=0.05)
     assert kept.items == {"b": 7}

@@ -15,8 +15,8 @@ from kubealign.spec import engines as engine_spec
 from kubealign.spec.precision import Precision
 from kubealign.spec.rollout import InFlight
 from kubealign_services.data.tokenizers import check_vocabulary, load_tokenizer
+from kubealign_services.free_memory import free_bytes
 from kubealign_services.generation.contract import EngineLoad, GeneratedSample, GenerationRequest
-from kubealign_services.generation.torch_engine.memory import free_bytes
 from kubealign_services.generation.torch_engine.model import CausalModel, end_tokens, read_config
 from kubealign_services.generation.torch_engine.page_cache import PageCache, pages_for
 from kubealign_services.generation.torch_engine.passes import LocalPasses, Passes

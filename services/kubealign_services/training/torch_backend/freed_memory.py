@@ -13,34 +13,38 @@ from pathlib import Path
 
 import torch
 
+from kubealign_services.free_memory import free_bytes
+
 # Of the machine's memory. An engine that generates between two steps has room beside what is kept.
 _ENOUGH_AVAILABLE = 0.5
 # Steps of ragged lengths leave holes that the next one's blocks do not fit in.
 _MOST_GROWTH = 1.25
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class FreedMemory:
     """Of one process. `settle` is called after each step."""
 
     def __init__(self, device: torch.device) -> None:
-        self._on_host = device.type == "cpu"
+        self._device = device
         self._least = 0
 
     def settle(self) -> None:
         """Keep what the step freed, or give it back. Nothing for a GPU's tensors, and where the C library or
         the system has no way to."""
         trim = _trim()
-        if not self._on_host or trim is None:
+        if self._device.type != "cpu" or trim is None:
             return
         resident = _resident_bytes()
         self._least = min(self._least or resident, resident)
-        if not stays(resident, self._least, _memory("MemAvailable"), _memory("MemTotal")):
+        total = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
+        if not stays(resident, self._least, free_bytes(self._device), total):
             trim(0)
 
 
 def stays(resident: int, least: int, available: int, total: int) -> bool:
     """Whether a process keeps what a step has freed. Bytes: what it has now, and the least that it had after
-    a step; what the machine could give, and has."""
+    a step; what it could still get, its container's limit counted, and what the machine has."""
     return available >= _ENOUGH_AVAILABLE * total and resident <= _MOST_GROWTH * least
 
 
@@ -57,12 +61,4 @@ def _trim() -> Callable[[int], int] | None:
 def _resident_bytes() -> int:
     """Of its own: weights that others map too are not the allocator's. See proc_pid_statm(5)."""
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _memory(name: str) -> int:
-    """A line of /proc/meminfo, in bytes. See proc(5)."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) << 10
-    raise OSError(f"/proc/meminfo has no {name}")
+    return (resident - shared) * _PAGE_BYTES

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
-from kubealign_services.generation.torch_engine.memory import free_bytes
+from kubealign_services.free_memory import free_bytes
 
 # Of the free memory, what weights in oneDNN's order may take beside the weights themselves. Without, products
 # take a fifth longer for many rows and up to twice as long for few.
