@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from kubealign.libraries import environment as libraries
-from kubealign.local.threads import available_cores
+from kubealign.local.cores import available_cores
 
 _PACKAGES = ("torch", "transformers", "trl", "numpy", "numba", "grpcio")
 

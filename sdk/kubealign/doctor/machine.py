@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kubealign.doctor.finding import Finding, missing, ok, warning
+from kubealign.local.cores import available_cores
 from kubealign.local.failure import RunRefused
 from kubealign.local.nats_server import nats_program
 from kubealign.local.redis_server import redis_program
@@ -63,10 +64,15 @@ def _python() -> Finding:
 
 
 def _system() -> Finding:
-    held = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    held = f"{platform.system()} {platform.machine()}, {_cores()}"
     if platform.system() != "Linux":
         return warning("system", held, "runs are tested on Linux alone: use a Linux machine or a cluster")
     return ok("system", held)
+
+
+def _cores() -> str:
+    ours, all_of_them = available_cores(), os.cpu_count() or 1
+    return f"{ours} cores" if ours == all_of_them else f"{ours} of its {all_of_them} cores"
 
 
 def _packages() -> Iterator[Finding]:

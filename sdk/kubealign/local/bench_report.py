@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from kubealign import __version__
+from kubealign.local.cores import available_cores
 from kubealign.local.lines import TIMES
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _change(now: Figure, before: Figure) -> str:
 
 def _machine() -> str:
     system = f"{platform.system()} {platform.machine()}"
-    return f"{system}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    return f"{system}, {available_cores()} cores, Python {platform.python_version()}"
 
 
 def _digest(spec: Mapping[str, Any]) -> str:

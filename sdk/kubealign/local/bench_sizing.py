@@ -10,9 +10,10 @@ from kubealign.bench.figures import Figures, NotSized, StepShape
 from kubealign.bench.former_run import figures_of_run
 from kubealign.libraries import environment
 from kubealign.local.bench_report import BenchFailed
+from kubealign.local.cores import available_cores
 from kubealign.local.run_folder import RunFolder
 from kubealign.local.spec_change import read_job
-from kubealign.local.threads import available_cores, take_turns
+from kubealign.local.threads import take_turns
 from kubealign.replay.comparison import last_lines
 from kubealign.spec.base import alias
 from kubealign.spec.engines import Engine

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
+from kubealign.local.cores import available_cores
 from kubealign.process import Role
 from kubealign.roles import Process, roles
 from kubealign.spec.job import AlignmentJob
@@ -54,10 +55,3 @@ def yields(process: Process, processes: Sequence[Process], job: AlignmentJob) ->
     sampled = any(other.role is Role.ROLLOUT for other in processes)
     others = process.role in _TRAINING | _SAMPLING and process.role is not Role.ROLLOUT
     return sampled and others and not job.spec.asynchronous and not take_turns(job)
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

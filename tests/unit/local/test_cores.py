@@ -1,0 +1,46 @@
+"""How many cores there are to compute with, from what the kernel says."""
+
+import os
+from pathlib import Path
+
+from kubealign.control_groups import control_groups
+from kubealign.local.cores import available_cores, cores_within
+from support.cgroup_files import write_group, write_memberships
+
+
+def test_never_more_than_this_process_may_run_on() -> None:
+    assert 1 <= available_cores() <= len(os.sched_getaffinity(0))
+
+
+def test_the_tightest_quota_of_version_two_rounded_up(tmp_path: Path) -> None:
+    """Its own is 250 of 100 ms, its parent's 150 of 100 ms: 1.5 cores, which two threads use up."""
+    root = tmp_path / "cg"
+    write_group(root, cgroup__procs="")
+    write_group(root / "a", cpu__max="150000 100000")
+    write_group(root / "a/b", cpu__max="250000 100000")
+    write_group(root / "a/b/c", cpu__max="max 100000")
+    own = write_memberships(tmp_path / "self", "0::/a/b/c")
+    assert cores_within(16, control_groups("cpu", own, root)) == 2
+    assert cores_within(1, control_groups("cpu", own, root)) == 1
+
+
+def test_version_one(tmp_path: Path) -> None:
+    """No quota of its own, half a core for the group above; another controller's path is not its."""
+    root = tmp_path / "cg"
+    write_group(root / "cpu/pod", cpu__cfs_quota_us="50000", cpu__cfs_period_us="100000")
+    write_group(root / "cpu/pod/own", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
+    own = write_memberships(tmp_path / "self", "5:memory:/elsewhere", "4:cpu,cpuacct:/pod/own", "0::/")
+    assert cores_within(16, control_groups("cpu", own, root)) == 1
+    unlimited = write_memberships(tmp_path / "self", "5:cpuset:/pod", "0::/")
+    assert cores_within(16, control_groups("cpu", unlimited, root)) == 16
+
+
+def test_a_container_sees_its_group_as_the_root(tmp_path: Path) -> None:
+    root = tmp_path / "cg"
+    write_group(root, cpu__max="300000 100000")
+    own = write_memberships(tmp_path / "self", "0::/kubepods/pod7")
+    assert cores_within(16, control_groups("cpu", own, root)) == 3
+
+
+def test_a_system_without_control_groups_limits_nothing(tmp_path: Path) -> None:
+    assert cores_within(16, control_groups("cpu", tmp_path / "none", tmp_path)) == 16
