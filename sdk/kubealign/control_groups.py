@@ -1,4 +1,4 @@
-"""The control groups of this process, versions 1 and 2 (Linux, cgroups(7)), where a container's limits stand."""
+"""The control groups of this process, versions 1 and 2 (cgroups(7)), where a container's limits stand."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,9 +38,9 @@ def control_groups(
             base, version = root / controller, 1
         else:
             continue
-        # In a container the path may be the host's, while its own group is mounted as the root.
-        own = base / path.lstrip("/")
-        for folder in [own, *own.parents] if own.is_dir() else [base]:
-            if not folder.is_relative_to(base):
-                break
+        # In a container the path may be the host's, of folders that are not there, while its own group is
+        # mounted as the root.
+        folder = base / path.lstrip("/")
+        while folder.is_relative_to(base):
             yield ControlGroup(folder, version)
+            folder = folder.parent
