@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-_WIDTH, _LABELS, _NUMBERS = 860, 330, 150
+_PLOT, _NUMBERS = 380, 150
+#: Of a character of a label, at most on average: fonts differ.
+_CHARACTER = 7
 _ROW, _BAR, _TOP, _BOTTOM = 26, 14, 46, 34
 #: Blue and orange that the colour-blind can tell apart, grey that reads on white and on black.
 _MET, _MISSED, _INK, _FAINT = "#2f6fb0", "#c7691a", "#7a7a7a", "#b8b8b8"
@@ -27,14 +29,15 @@ def chart(bars: Sequence[Bar], title: str) -> str:
     if any(bar.score <= 0 for bar in bars):
         raise ValueError(f"scores must be above 0: {[bar.score for bar in bars]}")
     low, high = _range([bar.score for bar in bars])
-    span = _WIDTH - _LABELS - _NUMBERS
+    labels = _CHARACTER * max((len(bar.label) for bar in bars), default=0) + 8
+    width = labels + _PLOT + _NUMBERS
     height = _TOP + _ROW * len(bars) + _BOTTOM
 
     def x(score: float) -> float:
-        return _LABELS + span * (math.log2(score) - low) / (high - low)
+        return labels + _PLOT * (math.log2(score) - low) / (high - low)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'font-family="system-ui, sans-serif" font-size="12" fill="{_INK}">',
         f"<title>{escape(title)}</title>",
         f'<text x="0" y="16" font-size="14">{escape(title)}</text>',
@@ -52,12 +55,12 @@ def chart(bars: Sequence[Bar], title: str) -> str:
         begin, end = sorted((x(1.0), x(bar.score)))
         colour = _MET if bar.score >= 1 else _MISSED
         middle = top + _BAR - 3
-        parts.append(f'<text x="{_LABELS - 8}" y="{middle}" text-anchor="end">{escape(bar.label)}</text>')
+        parts.append(f'<text x="{labels - 8}" y="{middle}" text-anchor="end">{escape(bar.label)}</text>')
         parts.append(
             f'<rect x="{begin:.1f}" y="{top}" width="{max(2.0, end - begin):.1f}" height="{_BAR}" '
             f'fill="{colour}"/>'
         )
-        parts.append(f'<text x="{_WIDTH - _NUMBERS + 8}" y="{middle}">{escape(bar.text)}</text>')
+        parts.append(f'<text x="{labels + _PLOT + 8}" y="{middle}">{escape(bar.text)}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 

@@ -95,9 +95,11 @@ def test_the_page_has_a_place_for_the_table() -> None:
 
 def test_a_bar_goes_to_the_right_where_its_aim_is_met() -> None:
     drawn = chart([Bar("twice", "16 (at least 8)", 2.0), Bar("half", "4 <of> 8", 0.5)], "a title")
-    # Powers from a half to twice, so the aim lies in the middle of 380 units that begin at 330.
-    assert '<rect x="520.0" y="46" width="190.0" height="14" fill="#2f6fb0"/>' in drawn
-    assert '<rect x="330.0" y="72" width="190.0" height="14" fill="#c7691a"/>' in drawn
+    # Powers from a half to twice, so the aim lies in the middle of 380 units that begin 8 right of the five
+    # letters of the longer label, 7 each.
+    assert '<rect x="233.0" y="46" width="190.0" height="14" fill="#2f6fb0"/>' in drawn
+    assert '<rect x="43.0" y="72" width="190.0" height="14" fill="#c7691a"/>' in drawn
+    assert '<text x="35" y="57" text-anchor="end">twice</text>' in drawn
     assert "4 &lt;of&gt; 8" in drawn
     with pytest.raises(ValueError, match="above 0"):
         chart([Bar("none", "", 0.0)], "")
