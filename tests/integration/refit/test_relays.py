@@ -33,26 +33,40 @@ def test_eight_receivers_cost_the_sender_two(tmp_path: Path) -> None:
             assert sent == 2 * SIZE
 
 
-def test_changes_are_handed_on_as_changes_and_a_newcomer_gets_it_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "changes_sent", "weights_sent"),
+    [
+        # Nobody has the weights yet; of who has not the changes nobody else gets them.
+        (0, 1, 1),
+        # It has the one place below a receiver of changes: the next has them from the sender.
+        (1, 2, 0),
+        (2, 2, 0),
+        (3, 1, 0),
+    ],
+)
+def test_changes_are_handed_on_as_changes_and_a_newcomer_gets_it_all(
+    tmp_path: Path, place: int, changes_sent: int, weights_sent: int
+) -> None:
+    """place: of the newcomer, in the order in which they ask."""
     with weights_line(tmp_path, SIZE, fan_out=1, encoding=Encoding.DELTA) as line:
-        receivers = line.receivers(3)
+        old = line.receivers(3)
         announcement, digest = line.publish(0)
-        for receiver in receivers:
+        for receiver in old:
             receiver.take(announcement)
-        assert [receiver.taken() for receiver in receivers] == [(digest, "stream", SIZE, 0)] * 3
+        assert [receiver.taken() for receiver in old] == [(digest, "stream", SIZE, 0)] * 3
         line.spent()
-        receivers.append(line.receiver())
+        newcomer = line.receiver()
         announcement, digest = line.publish(1)
-        for receiver in receivers:
+        for receiver in [*old[:place], newcomer, *old[place:]]:
             receiver.take(announcement)
-        answers = [receiver.taken() for receiver in receivers]
-        assert [answer[0] for answer in answers] == [digest] * 4
-        assert [answer[3] for answer in answers] == [1, 1, 1, 0]
-        changes = answers[0][2]
-        assert changes < 0.05 * SIZE
-        # One stream of changes; of the weights themselves one, where nobody who hands on had room.
+            receiver.begun()
+        assert newcomer.taken() == (digest, "stream", SIZE, 0)
+        changes = {receiver.taken() for receiver in old}
+        assert [(answer[0], answer[3]) for answer in changes] == [(digest, 1)]
+        size = changes.pop()[2]
+        assert size < 0.05 * SIZE
         sent, _ = line.spent()
-        assert sent in (changes, changes + SIZE)
+        assert sent == changes_sent * size + weights_sent * SIZE
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
