@@ -1,1 +1,1 @@
-"""The operator that renders AlignmentJobs into Kubernetes objects."""
+"""The operator, which reconciles AlignmentJobs into Kubernetes objects."""

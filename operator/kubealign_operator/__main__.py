@@ -1,4 +1,4 @@
-"""`python -m kubealign_operator --config FILE`."""
+"""Command line: `python -m kubealign_operator --config FILE`."""
 
 import argparse
 import asyncio
@@ -18,17 +18,17 @@ _USAGE = 2
 
 
 async def _until_told(config: OperatorConfig) -> None:
-    """Return after SIGTERM or SIGINT; raise what ended the operator otherwise."""
-    told = asyncio.Event()
+    """Run the operator until SIGTERM or SIGINT. Raises the error that ended the operator otherwise."""
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stop_requested.set)
     running = asyncio.create_task(Operator(config).run())
-    waiting = asyncio.create_task(told.wait())
+    waiting = asyncio.create_task(stop_requested.wait())
     await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     if not running.done():
-        log.info("told to stop")
+        log.info("stopping on a signal")
         running.cancel()
         await asyncio.wait([running])
     if not running.cancelled():
@@ -36,9 +36,14 @@ async def _until_told(config: OperatorConfig) -> None:
 
 
 def main() -> int:
-    """0: told to stop. 1: it must not go on, or a fault: start it again. 2: a bad configuration."""
+    """Run the operator.
+
+    Returns:
+        The exit code. 0: stopped by a signal. 1: lost the lease, or a fault: restart it. 2: invalid
+        configuration.
+    """
     parser = argparse.ArgumentParser(prog="kubealign_operator", description="The kubealign operator.")
-    parser.add_argument("--config", type=Path, required=True, help="YAML; see docs/operations.md")
+    parser.add_argument("--config", type=Path, required=True, help="YAML configuration file; see docs/operations.md")
     arguments = parser.parse_args()
     try:
         config = load(arguments.config)
@@ -51,7 +56,7 @@ def main() -> int:
         log.error("%s", error)
         return _USAGE
     except BaseException:
-        log.exception("the operator ends")
+        log.exception("the operator failed")
         return 1
     return 0
 

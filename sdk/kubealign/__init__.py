@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Name -> its module. Nothing of it is imported before it is asked for.
+#: Public name -> its module, which is imported on first access.
 _HOMES = {
     "AlignmentClient": "kubealign.client.alignment_client",
     "AlignmentJob": "kubealign.spec.job",
@@ -91,13 +91,13 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "errors":
-        found: Any = import_module("kubealign.errors")
+        value: Any = import_module("kubealign.errors")
     elif name in _HOMES:
-        found = getattr(import_module(_HOMES[name]), name)
+        value = getattr(import_module(_HOMES[name]), name)
     else:
         raise AttributeError(f"module 'kubealign' has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""How long a process that died waits before it is started again: the same on one machine and in a cluster."""
+"""Backoff before a crashed process is restarted, on one machine and in a cluster."""
 
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
@@ -7,8 +7,12 @@ _DOUBLINGS = 16
 
 
 def restart_delay(restarts: int, healthy_seconds: float) -> float:
-    """Seconds: 0.5, 1, 2, ... 30 before the first, second, third ... restart; 0.5 after a minute of health.
-    `restarts`: in a row, this one included."""
+    """Return seconds before a restart: 0.5, 1, 2, ... 30; reset to 0.5 after a minute of healthy running.
+
+    Args:
+        restarts: Consecutive restarts, including this one.
+        healthy_seconds: Time for which the process was healthy.
+    """
     if healthy_seconds >= HEALTHY_SECONDS:
         return FIRST_SECONDS
     return float(min(FIRST_SECONDS * 2 ** min(max(restarts - 1, 0), _DOUBLINGS), LONGEST_SECONDS))

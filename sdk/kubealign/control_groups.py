@@ -1,4 +1,4 @@
-"""The control groups of this process, versions 1 and 2 (cgroups(7)), where a container's limits stand."""
+"""The cgroups (versions 1 and 2, cgroups(7)) of this process, which hold a container's resource limits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ _ROOT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """folder: where its files lie. version: 1 or 2, which name them differently."""
+    """One cgroup: its folder and its version (1 or 2), which determines the names of its files."""
 
     folder: Path
     version: int
 
     def read(self, name: str) -> str | None:
-        """What a file of it says; None: it has no such file, as the root of version 2 has no limits."""
+        """Return the content of a file; None: no such file, since the root of version 2 has no limits."""
         try:
             return (self.folder / name).read_text().strip()
         except FileNotFoundError:
@@ -26,8 +26,11 @@ class ControlGroup:
 def control_groups(
     controller: str, memberships: Path = _MEMBERSHIPS, root: Path = _ROOT
 ) -> Iterator[ControlGroup]:
-    """Those that this controller may have for this process, from its own up to the root; none where the
-    system has no control groups. Each limits what is below it too, so the tightest of them counts."""
+    """Yield the cgroups of a controller for this process, from its own up to the root; none on a system
+    without cgroups.
+
+    Each cgroup also limits its descendants, so the smallest limit applies.
+    """
     if not memberships.is_file():
         return
     for line in memberships.read_text().splitlines():
@@ -38,8 +41,8 @@ def control_groups(
             base, version = root / controller, 1
         else:
             continue
-        # In a container the path may be the host's, of folders that are not there, while its own group is
-        # mounted as the root.
+        # In a container the path may be the host's, whose folders do not exist there, while the container's
+        # own cgroup is mounted as the root.
         folder = base / path.lstrip("/")
         while folder.is_relative_to(base):
             yield ControlGroup(folder, version)

@@ -1,4 +1,4 @@
-"""All that a client raises; each text says what to do about it."""
+"""Exceptions raised by the client. Each message states a remedy."""
 
 from kubealign.client.errors import (
     Conflict,

@@ -1,4 +1,4 @@
-"""The command of a module that makes a file of the project: `python -m MODULE [--write PATH]`."""
+"""Command line of modules that generate a file of the project: `python -m MODULE [--write PATH]`."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def show_or_write(make: Callable[[], str]) -> None:
-    """Write what `make` gives to stdout, or to the file that --write names."""
+    """Write the generated text to stdout, or to the file given by --write."""
     parser = argparse.ArgumentParser(description=show_or_write.__doc__)
     parser.add_argument("--write", type=Path, metavar="PATH")
     path: Path | None = parser.parse_args().write

@@ -1,4 +1,4 @@
-"""What the objects of a job are labelled with in a cluster: the operator writes it, clients search by it."""
+"""Kubernetes labels of a job's objects, written by the operator and used as selectors by clients."""
 
 from kubealign.spec.job import GROUP
 
@@ -11,10 +11,10 @@ GROUP_LABEL = f"{GROUP}/group"
 PROCESS_LABEL = f"{GROUP}/process"
 ROLE_LABEL = f"{GROUP}/role"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
-#: Of a rollout worker that has several pods: which of them, from 0. Others have no such label.
+#: Rank of a pod in a rollout worker with several pods, from 0; absent on other pods.
 WORKER_RANK_LABEL = f"{GROUP}/worker-rank"
 
-#: The container of every pod of a job.
+#: Name of the container of every pod of a job.
 MAIN = "main"
-#: Who is named as the writer of a job's fields.
+#: Field manager of changes to a job.
 FIELD_MANAGER = "kubealign"

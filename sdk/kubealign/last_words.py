@@ -1,4 +1,4 @@
-"""What a process said last, from the end of its log or its termination file."""
+"""The last error of a process, from the end of its log or its termination message."""
 
 import json
 from typing import Any
@@ -8,22 +8,23 @@ _GRAVE = ("ERROR", "CRITICAL", "FATAL")
 
 
 def last_words(text: str) -> str:
-    """The last error among JSON log lines, else the last line; empty: it said nothing.
+    """Return the last error among JSON log lines, otherwise the last line; empty: no output.
 
-    The first line may be cut: Kubernetes keeps the end of a log only."""
+    The first line may be truncated, since Kubernetes keeps only the end of a log.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return ""
     events = [event for line in lines if (event := _event(line)) is not None]
-    # A traceback or a library's own words after the last event are younger than it.
+    # A traceback or library output after the last JSON event is more recent than the event.
     if events and _event(lines[-1]) is not None:
-        grave = [event for event in events if str(event.get("level", "")).upper() in _GRAVE]
-        return short(_said((grave or events)[-1]))
+        errors = [event for event in events if str(event.get("level", "")).upper() in _GRAVE]
+        return short(_said((errors or events)[-1]))
     return short(lines[-1])
 
 
 def short(text: str, longest: int = _LONGEST) -> str:
-    """Cut in the middle: both ends tell more."""
+    """Truncate a text in the middle, since both ends are informative."""
     if len(text) <= longest:
         return text
     half = (longest - 5) // 2
@@ -32,14 +33,16 @@ def short(text: str, longest: int = _LONGEST) -> str:
 
 def _event(line: str) -> dict[str, Any] | None:
     try:
-        held = json.loads(line)
+        event = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return held if isinstance(held, dict) and "message" in held else None
+    return event if isinstance(event, dict) and "message" in event else None
 
 
 def _said(event: dict[str, Any]) -> str:
-    said = str(event["message"])
-    raised = next((str(event[key]) for key in ("exception", "traceback", "error") if event.get(key)), "")
-    last = raised.strip().splitlines()[-1:] if raised.strip() else []
-    return ": ".join([said, *(line for line in last if line not in said)])
+    message = str(event["message"])
+    exception_text = next(
+        (str(event[key]) for key in ("exception", "traceback", "error") if event.get(key)), ""
+    )
+    last = exception_text.strip().splitlines()[-1:] if exception_text.strip() else []
+    return ": ".join([message, *(line for line in last if line not in message)])

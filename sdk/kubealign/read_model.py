@@ -1,11 +1,11 @@
-"""What a job shows of itself, read from Redis. It is never the truth: that is in the commits.
+"""Read model of a job in Redis. It is a derived view; the checkpoints are authoritative.
 
 Keys, each after the prefix `kubealign:NAMESPACE:JOB:`
   status               hash {phase, step, max_steps, fence, weight_version, waiting_for, started_at,
                        updated_at, message}
   metrics              stream, an entry a step: {step, fence, json}
   samples              stream: {step, json}
-  heartbeat:PROCESS    JSON, gone when the process has not refreshed it
+  heartbeat:PROCESS    JSON, expires unless the process refreshes it
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 
 from kubealign.process import RedisAccess
 
-#: Where a stream begins: every entry comes after it.
+#: Start of a stream: every entry comes after it.
 BEGINNING = "0-0"
 _ANSWER_SECONDS = 5.0
 _ENTRIES_OF_A_STEP = 8
@@ -26,12 +26,12 @@ _NOT_FINITE = ("nan", "inf", "-inf")
 
 
 class ReadModelAway(Exception):
-    """Redis did not answer. Ask again later."""
+    """Redis did not respond; retry later."""
 
 
 @dataclass(frozen=True)
 class JobProgress:
-    """How far the job's driver has come. Times are seconds since the epoch; 0: not said."""
+    """Progress of a job's driver. Times are in seconds since the epoch; 0 means unknown."""
 
     phase: str = ""
     step: int = 0
@@ -46,7 +46,7 @@ class JobProgress:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The metrics of one step. `entry` is its place in the stream."""
+    """Metrics of one step. `entry` is the position in the stream."""
 
     entry: str
     step: int
@@ -56,7 +56,7 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class Sample:
-    """A response that the policy gave."""
+    """Response of the policy to a prompt."""
 
     entry: str
     step: int
@@ -67,17 +67,17 @@ class Sample:
     weight_version: int = 0
     truncated: bool = False
     group_id: str = ""
-    #: What it was sampled for: training, or validation.
+    #: Purpose of the sample: training, or validation.
     purpose: str = ""
-    #: The response's tokens, each as the text that it adds; empty where they were not kept.
+    #: Tokens of the response, each as the text that it adds; empty if not recorded.
     tokens: tuple[str, ...] = ()
-    #: Name -> a number for each of `tokens` (None: not known): logprobs (the engine's), trainer_logprobs,
+    #: Name -> a number per token (None: unknown): logprobs (the engine's), trainer_logprobs,
     #: logprob_gap (engine's less trainer's), kl (trainer's less reference's), advantages, values.
     token_values: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
 
 
 class ReadModel:
-    """Reads one job's keys. An async context manager; every method raises ReadModelAway."""
+    """Reads one job's keys. An async context manager; every method raises ReadModelUnavailable."""
 
     def __init__(self, access: RedisAccess) -> None:
         from redis.asyncio import Redis
@@ -87,7 +87,7 @@ class ReadModel:
         self._prefix = access.prefix
         self._redis: Any = Redis(
             **access.options,
-            # Once, for a connection that broke while nobody used it; who asks is not kept waiting.
+            # One retry, for an idle connection that broke; more would keep the caller waiting.
             retry=Retry(NoBackoff(), 1),
             decode_responses=True,
             socket_connect_timeout=_ANSWER_SECONDS,
@@ -103,25 +103,27 @@ class ReadModel:
         await self._redis.aclose()
 
     def of(self, prefix: str) -> "ReadModel":
-        """The same connections for the keys after another prefix. They are closed with this one; the other
-        is not to be closed."""
-        other = copy(self)
-        other._prefix = prefix
-        return other
+        """Return a client with the same connections for the keys of another prefix.
+
+        The connections are closed with this client; the returned one must not be closed.
+        """
+        client = copy(self)
+        client._prefix = prefix
+        return client
 
     async def progress(self) -> JobProgress | None:
-        """None as long as the driver has said nothing."""
-        held: dict[str, str] = await self._ask("hgetall", self._prefix + "status")
-        return _progress(held) if held else None
+        """Return the driver's progress; None if nothing was reported yet."""
+        fields: dict[str, str] = await self._ask("hgetall", self._prefix + "status")
+        return _progress(fields) if fields else None
 
     async def metrics(self, after: str = BEGINNING, count: int = 1000) -> list[StepMetrics]:
-        """The steps that came after this entry, oldest first."""
+        """Return the steps after this entry, oldest first."""
         return _entries(
             await self._ask("xrange", self._prefix + "metrics", f"({after}", "+", count), _step_metrics
         )
 
     async def newest_metrics(self) -> StepMetrics | None:
-        """The last step's, with what was validated after it."""
+        """Return the metrics of the last step, including its validation metrics."""
         stream = await self._ask("xrevrange", self._prefix + "metrics", "+", "-", _ENTRIES_OF_A_STEP)
         newest: list[StepMetrics] = _entries(stream, _step_metrics)
         if not newest:
@@ -132,7 +134,7 @@ class ReadModel:
         return replace(newest[0], values=values)
 
     async def newest_samples(self, count: int = 8) -> list[Sample]:
-        """The last samples, newest first."""
+        """Return the last samples, newest first."""
         return await self.samples(count=count, newest=True)
 
     async def samples(
@@ -143,41 +145,47 @@ class ReadModel:
         step: int | None = None,
         newest: bool = False,
     ) -> list[Sample]:
-        """Those after the entry `after`, oldest first; `newest`: the last ones instead, newest first.
-        `step`: of that step alone, and where it was done again after a rollback, of the last time."""
+        """Return at most `count` samples.
+
+        Args:
+            after: Only samples after this entry.
+            step: Only samples of this step; of a step that was repeated after a rollback, those of the
+                last attempt.
+            newest: Return the last samples, newest first, instead of the first ones, oldest first.
+        """
         if step is not None:
-            found = await self._samples_of(step, after)
-            return found[:count] if newest else found[::-1][:count]
+            selected = await self._samples_of(step, after)
+            return selected[:count] if newest else selected[::-1][:count]
         if newest:
             return await self._samples_before("+", after, count)
         stream = await self._ask("xrange", self._prefix + "samples", f"({after}", "+", count)
         return _entries(stream, _sample)
 
     async def _samples_before(self, end: str, after: str, count: int) -> list[Sample]:
-        """Newest first."""
+        """Return samples, newest first."""
         return _entries(
             await self._ask("xrevrange", self._prefix + "samples", end, f"({after}", count), _sample
         )
 
     async def _samples_of(self, step: int, after: str) -> list[Sample]:
-        """Newest first. Read from the end, where the last time that the step was done comes first."""
-        found: list[Sample] = []
+        """Return samples of a step, newest first, read from the end to find the step's last attempt first."""
+        selected: list[Sample] = []
         end = "+"
         while page := await self._samples_before(end, after, _PAGE):
             for sample in page:
                 if sample.step == step:
-                    found.append(sample)
-                elif found:
-                    return found
+                    selected.append(sample)
+                elif selected:
+                    return selected
             end = f"({page[-1].entry}"
-        return found
+        return selected
 
     async def heartbeats(self, processes: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """What each of these processes last said; those that have been silent are left out."""
+        """Return the last heartbeat of each of these processes; silent processes are omitted."""
         if not processes:
             return {}
-        said = await self._ask("mget", [f"{self._prefix}heartbeat:{name}" for name in processes])
-        return {name: _object(text) for name, text in zip(processes, said, strict=True) if text is not None}
+        values = await self._ask("mget", [f"{self._prefix}heartbeat:{name}" for name in processes])
+        return {name: _object(text) for name, text in zip(processes, values, strict=True) if text is not None}
 
     async def _ask(self, command: str, *arguments: Any) -> Any:
         from redis.exceptions import RedisError
@@ -188,35 +196,37 @@ class ReadModel:
             raise ReadModelAway(f"Redis did not answer {command.upper()}: {error}") from error
 
 
-def _progress(held: dict[str, str]) -> JobProgress:
+def _progress(fields: dict[str, str]) -> JobProgress:
     return JobProgress(
-        phase=held.get("phase", ""),
-        step=int(_number(held.get("step"))),
-        max_steps=int(_number(held.get("max_steps"))),
-        fence=int(_number(held.get("fence"))),
-        weight_version=int(_number(held.get("weight_version"))),
-        waiting_for=held.get("waiting_for", ""),
-        started_at=_number(held.get("started_at")),
-        updated_at=_number(held.get("updated_at")),
-        message=held.get("message", ""),
+        phase=fields.get("phase", ""),
+        step=int(_number(fields.get("step"))),
+        max_steps=int(_number(fields.get("max_steps"))),
+        fence=int(_number(fields.get("fence"))),
+        weight_version=int(_number(fields.get("weight_version"))),
+        waiting_for=fields.get("waiting_for", ""),
+        started_at=_number(fields.get("started_at")),
+        updated_at=_number(fields.get("updated_at")),
+        message=fields.get("message", ""),
     )
 
 
-def _step_metrics(entry: str, held: dict[str, str]) -> StepMetrics:
+def _step_metrics(entry: str, fields: dict[str, str]) -> StepMetrics:
     values = {
         name: number
-        for name, value in _object(held.get("json", "{}")).items()
+        for name, value in _object(fields.get("json", "{}")).items()
         if (number := number_of(value)) is not None
     }
-    return StepMetrics(entry, int(_number(held.get("step"))), int(_number(held.get("fence"))), values)
+    return StepMetrics(entry, int(_number(fields.get("step"))), int(_number(fields.get("fence"))), values)
 
 
-def _sample(entry: str, held: dict[str, str]) -> Sample:
-    return sample_of(entry, int(_number(held.get("step"))), _object(held.get("json", "{}")))
+def _sample(entry: str, fields: dict[str, str]) -> Sample:
+    return sample_of(entry, int(_number(fields.get("step"))), _object(fields.get("json", "{}")))
 
 
 def sample_of(entry: str, step: int, said: Mapping[str, Any]) -> Sample:
-    """The sample that a driver wrote as this JSON object, to Redis or to its run folder's samples.jsonl."""
+    """Parse a sample that the driver wrote as a JSON object, to Redis or to samples.jsonl of the run
+    directory.
+    """
     tokens = said.get("tokens")
     values = said.get("token_values")
     return Sample(
@@ -244,22 +254,25 @@ def sample_of(entry: str, step: int, said: Mapping[str, Any]) -> Sample:
 
 
 def number_of(value: Any) -> float | None:
-    """JSON has no NaN and no infinity: they come as text, which float reads. None for anything else."""
+    """Return the number of a JSON value; None for anything that is not a number.
+
+    JSON has no NaN and no infinity: these are written as text, which float reads.
+    """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number or value in _NOT_FINITE else None
 
 
 def _entries(stream: list[tuple[str, dict[str, str]]], read: Any) -> list[Any]:
-    return [read(entry, held) for entry, held in stream]
+    return [read(entry, fields) for entry, fields in stream]
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Empty for what is not a JSON object: a reader of telemetry does not fail by what it reads."""
+    """Parse a JSON object; empty for invalid text, so that corrupt telemetry does not fail its reader."""
     try:
-        held = json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError:
         return {}
-    return held if isinstance(held, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _number(text: str | None) -> float:

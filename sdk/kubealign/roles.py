@@ -1,6 +1,6 @@
-"""Which processes a job has, in which order they start, and who calls whom.
+"""The processes of a job, their start order, and their gRPC peers.
 
-Pure: the local runner starts them as processes, the operator renders them as pods.
+Pure: the local runner starts the processes, and the operator renders them as pods.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from kubealign.spec.rewards import RewardPlacement
 from kubealign.spec.rollout import ReferencePlacement
 
 PREPARE = "prepare"
-#: The main of a trainer whose processes are the rollout workers too.
+#: Main module of a trainer whose processes are also the rollout workers.
 _COLOCATED = "kubealign_services.colocated.main"
 
 
@@ -20,49 +20,50 @@ _COLOCATED = "kubealign_services.colocated.main"
 class Process:
     """One process of a job, started as `python -m MODULE SETTINGS.json`."""
 
-    #: Unique within the job: prepare, trainer-1, reward-helpful-0, rollout-3, driver. The further processes
-    #: of a rollout worker that has several: rollout-3-r1, rollout-3-r2.
+    #: Unique within the job: prepare, trainer-1, reward-helpful-0, rollout-3, driver. Additional ranks of a
+    #: rollout worker: rollout-3-r1, rollout-3-r2.
     name: str
-    #: What its certificate says it is.
+    #: Role in the process's certificate.
     role: Role
-    #: The processes that belong together: prepare, trainer, critic, reference, teacher, reward-NAME, rollout,
-    #: driver.
+    #: Process group: prepare, trainer, critic, reference, teacher, reward-NAME, rollout, driver.
     group: str
     module: str
-    #: Of an elastic group: which of its workers, from 0.
+    #: Index of the worker in an elastic group, from 0.
     replica: int = 0
-    #: The ranks of a group, or of one elastic worker (world_size above 1), meet in collectives, so they
+    #: The ranks of a group, or of one elastic worker (world_size above 1), share collectives and therefore
     #: restart together.
     rank: int = 0
     world_size: int = 1
-    #: A reward process: its entry in spec.rewards or in spec.validation.sampling.scores.
+    #: Reward processes: name of the entry in spec.rewards or in spec.validation.sampling.scores.
     reward: str | None = None
-    #: Groups that must be ready (a one-shot: finished with code 0) before it starts.
+    #: Groups that must be ready (one-shot: finished with code 0) before this process starts.
     after: tuple[str, ...] = ()
-    #: It does its work and ends; the others serve until the job ends.
+    #: The process ends when its work is done; other processes serve until the job ends.
     one_shot: bool = False
-    #: It pulls its work from the bus: more of it may be started, and one may be lost, at any time.
+    #: The process pulls its work from the bus, so replicas may be added or lost at any time.
     elastic: bool = False
-    #: It has a gRPC server with health. The commands of a group's other ranks go through rank 0.
+    #: The process has a gRPC server with health. Commands to a group's other ranks go through rank 0.
     serves: bool = True
-    #: Groups whose address it is given.
+    #: Groups that the process calls, whose addresses are in its settings.
     calls: tuple[str, ...] = ()
 
     @property
     def unit(self) -> str:
-        """What starts and restarts as one with it: an elastic worker, the ranks of a group, or it alone."""
+        """Name of the unit that starts and restarts together: an elastic worker, the ranks of a group, or
+        this process alone.
+        """
         if self.elastic:
             return worker_name(self.group, self.replica)
         return self.group if self.world_size > 1 else self.name
 
     @property
     def leader(self) -> str:
-        """The process of its unit that has rank 0: where the ranks meet."""
+        """Name of the process with rank 0 in the unit, which hosts the rendezvous."""
         return f"{self.group}-0" if self.world_size > 1 and not self.elastic else self.unit
 
 
 def roles(job: AlignmentJob) -> tuple[Process, ...]:
-    """The job's processes in an order in which they can start: preparation first, the driver last."""
+    """Return the job's processes in a valid start order: preparation first, the driver last."""
     workers = tuple(_workers(job.spec))
     groups = tuple(dict.fromkeys(process.group for process in workers))
     prepare = Process(
@@ -86,9 +87,9 @@ def roles(job: AlignmentJob) -> tuple[Process, ...]:
 
 def _workers(spec: AlignmentJobSpec) -> Iterator[Process]:
     if spec.algorithm.value.trains:
-        hosts = _COLOCATED if spec.rollout_with_trainer else _module(Role.TRAINER)
-        # Each rank streams the weights that it holds to those who sample.
-        yield from _ranks(Role.TRAINER, spec.trainer.ranks, hosts, all_serve=spec.samples)
+        module = _COLOCATED if spec.rollout_with_trainer else _module(Role.TRAINER)
+        # Each rank streams its weights to the rollout workers.
+        yield from _ranks(Role.TRAINER, spec.trainer.ranks, module, all_serve=spec.samples)
     critic = spec.effective_critic
     if critic is not None:
         yield from _ranks(Role.CRITIC, critic.ranks)
@@ -97,8 +98,8 @@ def _workers(spec: AlignmentJobSpec) -> Iterator[Process]:
         yield _elastic(Role.REFERENCE, "reference", 0)
     if spec.teacher is not None:
         yield _elastic(Role.TEACHER, "teacher", 0)
-    own = [reward.name for reward in spec.rewards if reward.placement is RewardPlacement.OWN]
-    for name in (*own, *(score.name for score in spec.scores)):
+    own_rewards = [reward.name for reward in spec.rewards if reward.placement is RewardPlacement.OWN]
+    for name in (*own_rewards, *(score.name for score in spec.scores)):
         yield _elastic(Role.REWARD, f"reward-{name}", 0, reward=name)
     rollout = spec.own_rollout
     if rollout is not None:
@@ -107,34 +108,38 @@ def _workers(spec: AlignmentJobSpec) -> Iterator[Process]:
 
 
 def rollout_worker(spec: AlignmentJobSpec, replica: int) -> tuple[Process, ...]:
-    """The processes of the rollout worker of this number, from 0; also of those that are added while the job
-    runs. Where nothing is trained it keeps the weights that it begins with."""
+    """Return the processes of the rollout worker with this index, from 0, also for workers added while the
+    job runs.
+
+    In a job without training the worker keeps its initial weights.
+    """
     calls = ("trainer",) if spec.algorithm.value.trains else ()
     rollout = spec.effective_rollout
-    shared = rollout.engine.torch if rollout is not None else None
+    torch_engine = rollout.engine.torch if rollout is not None else None
     first = _elastic(Role.ROLLOUT, "rollout", replica, calls=calls)
-    return _shared(first, 1 if shared is None else shared.tensor_parallel)
+    return _shared(first, 1 if torch_engine is None else torch_engine.tensor_parallel)
 
 
 def generating(processes: Iterable[Process]) -> Role:
-    """The role of the processes that generate: the rollout workers', or the trainer's where they live with
-    it."""
+    """Return the role of the processes that generate: the rollout workers, or the trainer if they share its
+    processes.
+    """
     with_trainer = any(process.module == _COLOCATED for process in processes)
     return Role.TRAINER if with_trainer else Role.ROLLOUT
 
 
 def worker_name(group: str, replica: int, rank: int = 0) -> str:
-    """What a process of an elastic worker is called: the first as the worker itself."""
+    """Return the name of a process of an elastic worker; rank 0 has the name of the worker."""
     return f"{group}-{replica}" + (f"-r{rank}" if rank else "")
 
 
 def renumbered(process: Process, replica: int) -> Process:
-    """The same process of another worker of its elastic group."""
+    """Return the same process of another worker of its elastic group."""
     return replace(process, replica=replica, name=worker_name(process.group, replica, process.rank))
 
 
 def _shared(first: Process, world_size: int) -> tuple[Process, ...]:
-    """An elastic worker of several processes."""
+    """Return the processes of an elastic worker with several ranks."""
     ranks = (replace(first, rank=rank, world_size=world_size, serves=rank == 0) for rank in range(world_size))
     return tuple(renumbered(process, first.replica) for process in ranks)
 

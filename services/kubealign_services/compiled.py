@@ -1,4 +1,5 @@
-"""Functions compiled to machine code when they are first called, and kept on disk for the next process."""
+"""Numba-compiled functions: compiled at the first call or at import, and cached on disk for the next process.
+"""
 
 import hashlib
 from collections.abc import Callable
@@ -9,12 +10,12 @@ import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Sums may be taken in any order, which is what vector instructions need. NaN and infinity stay what they are:
-# the engine must see them.
+# Sums may be reordered, which vector instructions need. NaN and infinity are preserved: the engine must
+# detect them.
 _ARITHMETIC = {"reassoc", "contract", "nsz", "arcp"}
 
 _PACKAGE = Path(__file__).parent
-#: Where the functions are, and what they call.
+#: Folders of the compiled functions and of the functions that they call.
 _SOURCES = ("refit", "generation/torch_engine/cpu")
 
 
@@ -26,25 +27,27 @@ def _state_of_sources() -> str:
     return digest.hexdigest()[:16]
 
 
-# The compiler itself looks at a function's own file only, not at those of what it calls: it would go on with
-# machine code of yesterday's.
+# The compiler itself checks a function's own file only, not the files of the functions that it calls: it
+# would use stale machine code.
 _CONFIG: Any = numba.config
 _KEPT = Path(_CONFIG.CACHE_DIR or _PACKAGE / "__pycache__")
 _CONFIG.CACHE_DIR = str(_KEPT / f"kernels-{_state_of_sources()}")
 
 
 def compiled_at_once(*signatures: object) -> Callable[[Function], Function]:
-    """As `compiled`, for arguments of these types and no others, when the module is imported. The first such
-    function loads the compiler: a process forked after that has it."""
+    """Compile like `numba_lazy`, but when the module is imported, and for arguments of these types only.
+
+    The first such function loads the compiler: a process that is forked later has it.
+    """
     return lambda function: _made(function, list(signatures))
 
 
 def compiled(function: Function) -> Function:
-    """The function, for one thread, without the interpreter's lock. Arrays are numpy's.
+    """Compile the function for one thread, without the interpreter's lock. Arrays are numpy's.
 
-    Machine code is kept in the package's folder (or in NUMBA_CACHE_DIR), or else in the user's cache folder;
-    where neither can be written, each process compiles for itself. It is made anew when any file changes that
-    such functions are made of.
+    Machine code is cached in the package's folder (or in NUMBA_CACHE_DIR), or else in the user's cache
+    folder; where neither is writable, each process compiles for itself. It is recompiled when any source
+    file of such functions changes.
     """
     return _made(function)
 
@@ -53,7 +56,7 @@ def _made(function: Function, *signatures: list[object]) -> Function:
     options = {"nogil": True, "fastmath": _ARITHMETIC, "error_model": "numpy"}
     njit: Any = numba.njit
     try:
-        made: Function = njit(*signatures, cache=True, **options)(function)
-    except RuntimeError:  # no folder can be written
-        made = njit(*signatures, **options)(function)
-    return made
+        result: Function = njit(*signatures, cache=True, **options)(function)
+    except RuntimeError:  # no folder is writable
+        result = njit(*signatures, **options)(function)
+    return result

@@ -1,4 +1,4 @@
-"""How much memory there is to take."""
+"""Free memory of a device."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import torch
 
 from kubealign.control_groups import ControlGroup, control_groups
 
-#: By the control groups' version: the most, what is used, and how memory.stat calls what files hold of it.
+#: By version of the control groups: files of limit and usage, and memory.stat's name of inactive page cache.
 _FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
@@ -15,8 +15,11 @@ _FILES = {
 
 
 def free_bytes(device: torch.device) -> int:
-    """Of a GPU: what nobody has. Of a CPU: what the kernel can give without swapping, or what is left of the
-    limit of this process's control groups (versions 1 and 2) where that is less."""
+    """Return the free bytes of a device.
+
+    GPU: unallocated memory. CPU: memory that the kernel can provide without swapping, or the rest of the
+    limit of this process's control groups (versions 1 and 2) where that is less.
+    """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return min([_available(Path("/proc/meminfo")), *left_within(control_groups("memory"))])
@@ -31,8 +34,9 @@ def _available(meminfo: Path) -> int:
 
 
 def left_within(groups: Iterable[ControlGroup]) -> Iterator[int]:
-    """What each group with a limit has left: what was read of files does not count as used, for the kernel
-    gives that back."""
+    """Yield the bytes left in each group that has a limit. Page cache does not count as used, because the
+    kernel reclaims it.
+    """
     for group in groups:
         limit, usage, files = _FILES[group.version]
         most, used, statistics = group.read(limit), group.read(usage), group.read("memory.stat")

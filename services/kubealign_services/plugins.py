@@ -1,4 +1,4 @@
-"""What other packages add: found by entry point, made with the parameters that the job gives."""
+"""Loads plugins of other packages by entry point and creates them with the parameters of the job."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -16,42 +16,59 @@ T = TypeVar("T")
 
 
 class PluginError(LookupError):
-    """A plugin is not installed, cannot be imported, or refuses what it is given. The message names the
-    place in the job, what it held and what it may hold."""
+    """A plugin is not installed, cannot be imported, or refuses its parameters. The message names the field
+    of the job, the value found and the values allowed.
+    """
 
 
 def found(group: str, name: str, place: str) -> EntryPoint:
-    """The entry point, not imported yet. place: the field of the job that names it, such as
-    spec.algorithm.custom.name. Raises PluginError with the names that are installed."""
+    """Return the entry point without importing it.
+
+    Args:
+        field_path: The field of the job that names the plugin, such as spec.algorithm.custom.name.
+
+    Raises:
+        PluginError: The plugin is not installed, or several are. Lists the installed names.
+    """
     entries = entry_points(group=group)
     named = {entry.value: entry for entry in entries if entry.name == name}
     if not named:
-        there = ", ".join(sorted({entry.name for entry in entries})) or "nothing"
-        raise PluginError(f"{place}: {name} is not installed where the job runs; of {group} there is {there}")
+        installed = ", ".join(sorted({entry.name for entry in entries})) or "nothing"
+        raise PluginError(
+            f"{place}: {name} is not installed where the job runs; installed for {group}: {installed}"
+        )
     if len(named) > 1:
-        raise PluginError(f"{place}: {name} stands for more than one thing: {' and '.join(sorted(named))}")
+        raise PluginError(f"{place}: {name} is registered more than once: {' and '.join(sorted(named))}")
     return next(iter(named.values()))
 
 
 def imported(group: str, name: str, place: str) -> Callable[..., Any]:
-    """What the entry point names. Raises PluginError, also where importing it fails."""
+    """Import and return the object that the entry point names. Raises PluginError, also when the import
+    fails.
+    """
     entry = found(group, name, place)
     try:
         loaded = entry.load()
-    # Whatever another package's import raises is the answer.
+    # Any exception of another package's import is reported.
     except Exception as error:
         raise PluginError(
             f"{place}: {name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"
         ) from error
     if not callable(loaded):
         raise PluginError(f"{place}: {name} ({entry.value}) is {shown(loaded)}, which cannot be called")
-    made: Callable[..., Any] = loaded
-    return made
+    plugin: Callable[..., Any] = loaded
+    return plugin
 
 
 def check_takes(called: Callable[..., Any], first: int, parameters: Mapping[str, Any], place: str) -> None:
-    """Whether it can be called with so many things and these named parameters. place: of the parameters.
-    Raises PluginError that says what it takes."""
+    """Check that a function accepts `positional_count` positional arguments and these named parameters.
+
+    Args:
+        field_path: The field of the job that holds the parameters.
+
+    Raises:
+        PluginError: The call is not possible. Lists the parameters that the function accepts.
+    """
     try:
         signature = inspect.signature(called)
     except (TypeError, ValueError):
@@ -64,8 +81,15 @@ def check_takes(called: Callable[..., Any], first: int, parameters: Mapping[str,
 
 
 def made(make: Callable[[], T], place: str) -> T:
-    """What `make` gives. place: of the parameters that it reads. Raises PluginError where it refuses them, by
-    pydantic's ValidationError, a ValueError or a TypeError."""
+    """Call `create` and return its result.
+
+    Args:
+        field_path: The field of the job that holds the parameters.
+
+    Raises:
+        PluginError: The plugin refused its parameters with pydantic's ValidationError, a ValueError, a
+            TypeError or a LookupError.
+    """
     try:
         return make()
     except ValidationError as error:
@@ -75,7 +99,7 @@ def made(make: Callable[[], T], place: str) -> T:
         raise PluginError(f"{place}: {kind}{error}") from error
 
 
-def _said(place: str, error: Any) -> str:
-    path = ".".join([place, *([dotted(error["loc"])] if error["loc"] else [])])
-    held = "" if error["type"] == "missing" else f" (it holds {shown(error['input'])})"
-    return f"{path}: {error['msg']}{held}"
+def _said(field_path: str, error: Any) -> str:
+    path = ".".join([field_path, *([dotted(error["loc"])] if error["loc"] else [])])
+    value = "" if error["type"] == "missing" else f" (it holds {shown(error['input'])})"
+    return f"{path}: {error['msg']}{value}"

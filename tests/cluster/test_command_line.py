@@ -64,7 +64,7 @@ def test_a_job_by_the_plugin(
         assert said in described
     # Without a dashboard it says so, and shows the rest.
     top = align("top", "sums", "--once")
-    assert "no figures: " in top and "trainer-0" in top
+    assert "no metrics: " in top and "trainer-0" in top
     align("suspend", "sums")
     align("wait", "sums", "--for", "Suspended", "--timeout", "60s")
     align("delete", "sums")

@@ -140,7 +140,8 @@ def test_jobs_that_wait_for_one_another_say_so(
     ring = {"one": "two", "two": "three", "three": "one"}
     for name, needed in ring.items():
         team.apply(rloo(name, policy={"model": {"job": {"name": needed}}}))
-    team.until(_says(team, "one", "waits for itself: one needs two needs three needs one"), "the way in one")
+    cycle = "circular dependency: one needs two needs three needs one"
+    team.until(_says(team, "one", cycle), "the way in one")
     team.until(_says(team, "three", "three needs one needs two needs three"), "the way in three")
     team.control_plane.kubectl("delete", "aj/three", "-n", team.namespace)
     team.apply(sft("three"))

@@ -1,4 +1,4 @@
-"""What needs a GPU: `make test-gpu`. One clear line where there is none."""
+"""Fixtures of tests that need a GPU: `make test-gpu`. Prints one clear line where there is none."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def figure(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Prints a line that is seen whether the test passes or not."""
+    """Print a line that is shown whether the test passes or not."""
 
     def tell(text: str) -> None:
         with capsys.disabled():

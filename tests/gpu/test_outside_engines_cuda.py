@@ -1,5 +1,6 @@
-"""vLLM and TensorRT-LLM behind our contract, where they are installed: greedy tokens and log-probabilities of
-our own engine, a refit in place, an adapter, freed and back."""
+"""vLLM and TensorRT-LLM behind the engine contract, where they are installed: the torch engine's greedy
+tokens and log-probabilities, a refit in place, an adapter, memory released and restored.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -40,7 +41,7 @@ SPECS = [
 
 
 @pytest.mark.parametrize("spec", SPECS)
-async def test_an_engine_of_others_says_what_ours_says(
+async def test_external_engine_matches_the_torch_engine(
     folder: Path, tmp_path: Path, figure: Callable[[str], None], spec: VllmEngine | TensorRTLLMEngine
 ) -> None:
     own = TorchEngine.create(folder, EngineSpec(max_sequences=4))

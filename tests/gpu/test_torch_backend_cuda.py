@@ -1,5 +1,4 @@
-"""The torch backend on a GPU: the numbers of a CPU, bf16, its memory against the plan, and what it gives
-back."""
+"""The torch backend on a GPU: agreement with a CPU, bf16, memory against the plan, released memory."""
 
 import time
 from collections.abc import Callable
@@ -48,7 +47,7 @@ def stepped(folder: Path, precision: Precision, steps: int = 3) -> list[dict[str
     return [made.train_step(batch(), MeanNegativeLogprob(), plan) for _ in range(steps)]
 
 
-def test_three_steps_equal_those_of_a_cpu(
+def test_three_steps_equal_cpu_steps(
     folder: Path, figure: Figure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -62,7 +61,7 @@ def test_three_steps_equal_those_of_a_cpu(
         assert a["gradient_norm"] == pytest.approx(b["gradient_norm"], rel=1e-3)
 
 
-def test_bf16_learns_as_fp32_does(folder: Path, figure: Figure) -> None:
+def test_bf16_learns_like_fp32(folder: Path, figure: Figure) -> None:
     wide = stepped(folder, Precision.FLOAT32)
     narrow = stepped(folder, Precision.BFLOAT16)
     figure(f"losses fp32 {[round(s['loss'], 4) for s in wide]}, bf16 {[round(s['loss'], 4) for s in narrow]}")
@@ -71,7 +70,7 @@ def test_bf16_learns_as_fp32_does(folder: Path, figure: Figure) -> None:
 
 
 @pytest.mark.parametrize("precision", list(Precision))
-def test_the_plan_is_within_a_tenth_of_what_is_allocated(
+def test_plan_is_within_a_tenth_of_allocated_memory(
     folder: Path, figure: Figure, precision: Precision
 ) -> None:
     shape = shape_of(read_config(folder / "config.json"), "model")
@@ -93,7 +92,7 @@ def test_the_plan_is_within_a_tenth_of_what_is_allocated(
     assert took == pytest.approx(planned, rel=0.1)
 
 
-def test_an_idle_reference_gives_its_memory_back(folder: Path, figure: Figure) -> None:
+def test_idle_reference_releases_its_memory(folder: Path, figure: Figure) -> None:
     before = torch.cuda.memory_allocated()
     model = FrozenModel.load(folder, Head.LANGUAGE_MODEL, Precision.BFLOAT16, 2048)
     awake = torch.cuda.memory_allocated() - before

@@ -1,4 +1,4 @@
-"""Our engine on a GPU: the greedy tokens of a CPU, and how fast they come."""
+"""The torch engine on a GPU: a CPU's greedy tokens, and the rate of generation."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def generated(folder: Path, spec: EngineSpec, groups: int, tokens: int) -> list[
     return sorted(found, key=lambda sample: int(sample.request_id))
 
 
-def test_greedy_tokens_are_those_of_a_cpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_greedy_tokens_equal_cpu_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     spec = EngineSpec(max_sequences=8)
     on_gpu = generated(folder, spec, 8, 24)
@@ -41,7 +41,7 @@ def test_greedy_tokens_are_those_of_a_cpu(folder: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("precision", list(Precision))
-def test_tokens_a_second(folder: Path, figure: Callable[[str], None], precision: Precision) -> None:
+def test_tokens_per_second(folder: Path, figure: Callable[[str], None], precision: Precision) -> None:
     spec = EngineSpec(precision=precision, max_sequences=128)
     generated(folder, spec, 8, 8)
     torch.cuda.reset_peak_memory_stats()

@@ -1,4 +1,4 @@
-"""One of two tensor-parallel ranks: megatron-core's layers with adapters, alone with their inputs."""
+"""One of two tensor-parallel ranks: megatron-core's layers with adapters, run in isolation."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ ROWS = ("self_attention.linear_proj", "mlp.linear_fc2")
 
 
 def run_rank(rank: int, folder: Path, store: Path, work: Path) -> None:
-    """Write what this rank computed and, on rank 0, the gathered adapters and merged weights."""
+    """Write this rank's results and, on rank 0, the gathered adapters and merged weights."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     try:
@@ -70,7 +70,7 @@ def _run(rank: int, folder: Path, work: Path, sequence_parallel: bool) -> None:
 
 
 def _fill(conversion: Conversion, parameters: dict[str, Tensor]) -> None:
-    """Every B from its name, the same whatever the layout."""
+    """Fill every B from its name, the same for any layout."""
     for name, parameter in parameters.items():
         if name.endswith(".lora_B"):
             (part,) = conversion.parts(name)
@@ -80,14 +80,14 @@ def _fill(conversion: Conversion, parameters: dict[str, Tensor]) -> None:
 
 
 def whole_up(name: str, shape: tuple[int, ...]) -> Tensor:
-    """fp64, drawn from the name."""
+    """Return a full B in fp64, drawn from the name."""
     return torch.randn(
         *shape, generator=torch.Generator().manual_seed(sum(name.encode())), dtype=torch.float64
     )
 
 
 def whole_inputs(inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
-    """fp64 [T, 1, inputs], and the gradient [T, 1, outputs] of the output."""
+    """Return inputs in fp64 [T, 1, inputs], and the gradient [T, 1, outputs] of the output."""
     generator = torch.Generator().manual_seed(inputs * 1000 + outputs)
     sizes = ((TOKENS, 1, inputs), (TOKENS, 1, outputs))
     first, second = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in sizes)
@@ -97,7 +97,7 @@ def whole_inputs(inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
 def _layer(
     trunk: torch.nn.Module, name: str, rank: int, shared: bool, group: dist.ProcessGroup
 ) -> dict[str, Tensor]:
-    """Output and gradients of one layer, and its output without the adapter; this rank's parts."""
+    """Return this rank's part of output and gradients of one layer, and of its output without the adapter."""
     layer = dict(trunk.named_modules())[name]
     outputs, inputs = layer.weight.shape
     is_row = name.endswith(("linear_proj", "linear_fc2"))

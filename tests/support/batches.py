@@ -1,4 +1,4 @@
-"""Small batches in float64, and a stand-in for the model that is trained on them."""
+"""Small batches in float64, and a stand-in for the trained model."""
 
 import itertools
 
@@ -60,17 +60,17 @@ def stand_in(batch: Batch, weights: Tensor) -> ModelOutputs:
 
 
 def _wide(move: Tensor, width: int) -> Tensor:
-    """[T] -> [T, width], each column another function of it."""
+    """Expand [T] to [T, width], each column another function of it."""
     return move[:, None] * torch.linspace(1, 2, width, dtype=move.dtype) + torch.arange(width) / 10
 
 
 def _candidates(move: Tensor, width: int) -> Tensor:
-    """Log-probabilities of width of width + 1 tokens."""
+    """Return log-probabilities of width of width + 1 tokens."""
     return _wide(move, width + 1).log_softmax(1)[:, :width]
 
 
 def slow_spans(batch: Batch) -> list[list[int]]:
-    """Places of the response tokens of each sequence."""
+    """Return the positions of the response tokens of each sequence."""
     mask, offsets = batch.token("loss_mask").tolist(), batch.cu_seqlens.tolist()
     return [
         [token for token in range(start, end) if mask[token]] for start, end in itertools.pairwise(offsets)

@@ -1,4 +1,4 @@
-"""A browser, and a dashboard for it to look at, both real."""
+"""A real browser and a real dashboard."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 def done(work: Coroutine[Any, Any, T]) -> T:
-    """What it returns. Playwright keeps an event loop in the test's own thread: this one has its own."""
+    """Run a coroutine in a thread with its own event loop: Playwright occupies the one of the test's thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result(_ANSWER_SECONDS)
 
 
 @contextlib.contextmanager
 def chromium() -> Iterator["Browser"]:
-    """Debian's, without a window."""
+    """Launch Debian's Chromium without a window."""
     from playwright.sync_api import expect, sync_playwright
 
     # A machine that is busy with other tests draws slowly.
@@ -59,12 +59,12 @@ class Dashboard:
         return f"http://127.0.0.1:{self.port}/"
 
     def start(self) -> None:
-        """Serve; returns when it answers."""
+        """Start serving; return when the server answers."""
         app = create_app(self._access, pace=Pace(figures=0.1, processes=0.2, over=0.5))
         self._stack.enter_context(served(app, self.port))
 
     def stop(self) -> None:
-        """Streams are cut, and nobody listens any more."""
+        """Stop the server and cut its streams."""
         self._stack.close()
 
     def __enter__(self) -> "Dashboard":
@@ -89,7 +89,7 @@ class View:
         self.page: Page = self.tab()
 
     def tab(self) -> "Page":
-        """Another tab of the same window: it shares the cookie."""
+        """Open another tab of the same window, which shares the cookie."""
         page = self.context.new_page()
         page.on("pageerror", lambda error: self.failures.append(str(error)))
         page.on("console", lambda said: self._said(said.type, said.text))
@@ -99,7 +99,7 @@ class View:
         self.page.goto(f"{self.url}?token={token}")
 
     def open(self, hash: str) -> "Page":
-        """Go to a view of the page, as a bookmark does."""
+        """Open a view of the page by its URL."""
         self.page.goto(self.url + hash)
         return self.page
 

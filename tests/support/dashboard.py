@@ -1,4 +1,4 @@
-"""A dashboard over jobs in memory, and what reads its streams."""
+"""A dashboard over jobs in memory, and a reader of its streams."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ ELSEWHERE = JobRef("elsewhere", "secret")
 
 
 async def site_with_jobs(folder: Path) -> MemorySite:
-    """`sums` learns from rows, `letters` samples, `secret` is in another namespace."""
+    """`sums` trains on rows, `letters` samples, `secret` is in another namespace."""
     site = MemorySite()
     await site.create(sft_job(folder, SUMS.name))
     await site.create(
@@ -38,14 +38,14 @@ async def site_with_jobs(folder: Path) -> MemorySite:
 async def browsing(
     app: FastAPI, headers: Mapping[str, str] | None = None, base: str = "http://127.0.0.1:8000"
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """Asks the application without a network between."""
+    """Return a client that calls the application without a network."""
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=base, headers=dict(headers or {})) as client:
         yield client
 
 
 async def eventually(check: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait until it is so: what is waited for gives no event."""
+    """Poll until the condition holds."""
     async with asyncio.timeout(seconds):
         while True:
             if check():
@@ -63,7 +63,7 @@ class Seen:
 
 
 async def events(parts: AsyncIterator[bytes | str]) -> AsyncIterator[Seen]:
-    """The events of a stream, whatever pieces it comes in. Comments and `retry` are left out."""
+    """Parse the events of a stream from arbitrary chunks, without comments and `retry`."""
     text = ""
     async for part in parts:
         text += part.decode() if isinstance(part, bytes) else part

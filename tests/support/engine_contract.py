@@ -1,6 +1,7 @@
-"""What every rollout engine does, wherever it runs: a class of tests that a test module subclasses, with a
-fixture `subject` of its own. The truth is our torch engine in this process, and transformers for
-log-probabilities."""
+"""Contract tests of every rollout engine: a class that a test module subclasses, with a fixture `subject` of
+its own. The expected results come from the torch engine in this process, and log-probabilities from
+transformers.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -40,14 +41,20 @@ Samples = dict[tuple[str, int], GeneratedSample]
 
 @dataclass
 class Subject:
-    """generator: of an engine for the model of `folder`, with CAPACITY sequences, float32; its `run` runs."""
+    """The engine under test.
+
+    generator: over an engine for the model of `folder`, with CAPACITY sequences, float32; its `run` is
+    running.
+    """
 
     generator: Generator
     folder: Path
 
 
 def write_model(folder: Path) -> Path:
-    """A tiny Llama's configuration, with a tokenizer of the 256 bytes, an end and a padding."""
+    """Write a tiny Llama's configuration, with a tokenizer of the 256 bytes, an end token and a padding
+    token.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     raw = Tokenizer(models.BPE({piece: i for i, piece in enumerate(alphabet)}, []))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -77,7 +84,7 @@ def configuration() -> LlamaConfig:
 
 
 def model(version: int) -> Any:
-    """The plain transformers model of a weight version."""
+    """Return the plain transformers model of a weight version."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(version)
         make: Callable[..., Any] = AutoModelForCausalLM.from_config
@@ -89,7 +96,7 @@ def weights(version: int) -> dict[str, Tensor]:
 
 
 def adapter(seed: int) -> dict[str, Tensor]:
-    """Rank 2, of both layers' query projections."""
+    """Return an adapter of rank 2 for the query projections of both layers."""
     random = torch.Generator().manual_seed(seed)
     found = {}
     for layer in range(2):
@@ -100,14 +107,14 @@ def adapter(seed: int) -> dict[str, Tensor]:
 
 
 def torch_engine(folder: Path, version: int) -> TorchEngine:
-    """Ours, in this process."""
+    """Return a torch engine in this process."""
     engine = TorchEngine.create(folder, engine_spec.TorchEngine(max_sequences=CAPACITY))
     engine.refit(weights(version).items(), version)
     return engine
 
 
 def stepped(engine: TorchEngine, *requests: GenerationRequest) -> Samples:
-    """What the engine makes of the requests."""
+    """Return the engine's samples for the requests."""
     for request in requests:
         engine.add(request)
     found: Samples = {}
@@ -118,7 +125,7 @@ def stepped(engine: TorchEngine, *requests: GenerationRequest) -> Samples:
 
 
 async def generated(generator: Generator, *requests: GenerationRequest) -> Samples:
-    """What the generator makes of them, side by side."""
+    """Return the generator's samples for concurrent requests."""
 
     async def one(request: GenerationRequest) -> list[GeneratedSample]:
         return [sample async for sample in generator.generate(request)]
@@ -134,7 +141,7 @@ async def refitted(subject: Subject, version: int) -> None:
 
 
 def check_same(got: Samples, expected: Samples) -> None:
-    """Token by token; log-probabilities as far as float32 tells in other company."""
+    """Compare token by token; log-probabilities within float32 rounding for other batches."""
     assert got.keys() == expected.keys()
     for name, sample in got.items():
         true = expected[name]
@@ -149,7 +156,9 @@ def group(name: str, *seeds: int, prompt: tuple[int, ...] = (1, 2, 3), **samplin
 
 
 class Flight:
-    """Groups in flight: as a context, begins once each of those that run has made a few tokens."""
+    """Groups in flight, as a context manager: the block begins once each running group has generated a few
+    tokens.
+    """
 
     def __init__(self, generator: Generator, requests: list[GenerationRequest]) -> None:
         self._generator, self._requests = generator, requests
@@ -158,7 +167,7 @@ class Flight:
 
     @staticmethod
     def requests() -> list[GenerationRequest]:
-        """More samples than CAPACITY. The first ends soon, and says that the others are on their way."""
+        """Return more samples than CAPACITY. The first ends soon, which shows that the others are running."""
         long = {"max_tokens": 70}
         return [
             group("short", 1, max_tokens=6),
@@ -193,7 +202,11 @@ class Flight:
 def plain_logprobs(
     version: int, prompt: Sequence[int], tokens: Sequence[int], cache: Any = None
 ) -> list[float]:
-    """Of the tokens after the prompt, by transformers. cache: of what precedes the prompt."""
+    """Return transformers' log-probabilities of the tokens after the prompt.
+
+    Args:
+        cache: Cache of the text before the prompt.
+    """
     ids = torch.tensor([[*prompt, *tokens]])
     with torch.no_grad():
         logits = model(version)(ids, past_key_values=cache).logits[0].double()
@@ -203,8 +216,11 @@ def plain_logprobs(
 
 
 def check_mixed(sample: GeneratedSample, request: GenerationRequest, in_flight: InFlight) -> None:
-    """Versions 1 and 2 made it, one after the other. Interrupt: as if the second had computed all that the
-    first has made. Continue: over the first one's keys and values."""
+    """Check a sample generated by version 1 and then version 2.
+
+    Interrupt: as if version 2 had computed all tokens of version 1. Continue: over the keys and values of
+    version 1.
+    """
     old = sample.versions.count(1)
     assert sample.versions == [1] * old + [2] * (len(sample.tokens) - old)
     prompt, first, rest = list(request.prompt_tokens), sample.tokens[:old], sample.tokens[old:]
@@ -238,23 +254,23 @@ MANY_KINDS = [
 
 
 class EngineContract:
-    """Every test leaves the subject idle, with weights that fit."""
+    """Tests that all leave the subject idle, with valid weights."""
 
     @pytest.fixture(autouse=True)
     def one_thread(self) -> Iterator[None]:
-        """Models this small only get slower with more."""
+        """Use one thread: models this small only get slower with more."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         yield
         torch.set_num_threads(threads)
 
-    async def test_samples_are_the_torch_engines(self, subject: Subject) -> None:
+    async def test_samples_equal_the_torch_engine(self, subject: Subject) -> None:
         await refitted(subject, 1)
         expected = stepped(torch_engine(subject.folder, 1), *MANY_KINDS)
         assert {sample.finish for sample in expected.values()} == {"stop", "length"}
         check_same(await generated(subject.generator, *MANY_KINDS), expected)
 
-    async def test_what_can_never_be_served_is_refused(self, subject: Subject) -> None:
+    async def test_impossible_requests_are_refused(self, subject: Subject) -> None:
         await refitted(subject, 1)
         for request, why in (
             (group("empty", 1, prompt=()), "prompt_tokens is empty"),
@@ -269,7 +285,7 @@ class EngineContract:
         await self.idle(subject)
 
     async def test_leaving_early_frees_the_slots(self, subject: Subject) -> None:
-        """As many as there are; the next group, of the same name, could not start else before they end."""
+        """Fills all slots; the next group, with the same id, could not start before they are free."""
         await refitted(subject, 1)
         generator = subject.generator
         many = group("left", *range(CAPACITY), max_tokens=1)
@@ -292,7 +308,7 @@ class EngineContract:
         assert generator.in_flight == 0
         await self.idle(subject)
 
-    async def test_two_of_one_name_are_refused(self, subject: Subject) -> None:
+    async def test_duplicate_request_id_is_refused(self, subject: Subject) -> None:
         await refitted(subject, 1)
         first = asyncio.create_task(generated(subject.generator, group("twin", 1, 2)))
         await asyncio.sleep(0)
@@ -315,9 +331,8 @@ class EngineContract:
         check_same(await second, stepped(torch_engine(subject.folder, 2), *after))
 
     @pytest.mark.parametrize("in_flight", [InFlight.INTERRUPT, InFlight.CONTINUE])
-    async def test_what_runs_lives_through_a_refit(self, subject: Subject, in_flight: InFlight) -> None:
-        """Nothing is lost; each token says which weights made it, and has the log-probability that those gave
-        it."""
+    async def test_running_requests_survive_a_refit(self, subject: Subject, in_flight: InFlight) -> None:
+        """Nothing is lost; each token records its weight version and has that version's log-probability."""
         before, later = Flight.requests(), [group(f"later {i}", i) for i in range(2)]
         made_by: dict[tuple[str, int], list[int]] = {}
         for _ in range(TRIALS):
@@ -343,8 +358,10 @@ class EngineContract:
                 request = next(each for each in before if each.request_id == name[0])
                 check_mixed(sample, request, in_flight)
 
-    async def test_what_stood_still_goes_on_where_it_stood(self, subject: Subject) -> None:
-        """Where no weights came, also by an error, its tokens are those of an engine that never stood."""
+    async def test_paused_requests_resume_unchanged(self, subject: Subject) -> None:
+        """Without new weights, also after an error, the tokens equal those of an engine that was never
+        paused.
+        """
         await refitted(subject, 1)
         requests = Flight.requests()
         async with asyncio.timeout(SECONDS), Flight(subject.generator, requests) as flight:
@@ -355,8 +372,10 @@ class EngineContract:
             found = await flight.landed()
         check_same(found, stepped(torch_engine(subject.folder, 1), *requests))
 
-    async def test_weights_that_come_to_nothing_make_no_token(self, subject: Subject) -> None:
-        """What was in flight ends, for a retry by whoever has an engine; the next refit mends it all."""
+    async def test_failed_refit_generates_no_token(self, subject: Subject) -> None:
+        """Requests in flight end with an error and can be retried elsewhere; the next refit restores the
+        engine.
+        """
         requests = Flight.requests()
         why = ""
         for _ in range(TRIALS):
@@ -393,7 +412,7 @@ class EngineContract:
         assert adapted != pytest.approx(plain, abs=0.05)
         check_same(await generated(subject.generator, MANY_KINDS[0]), stepped(engine, MANY_KINDS[0]))
 
-    async def test_weights_that_do_not_fit_are_refused_by_name(self, subject: Subject) -> None:
+    async def test_invalid_weights_are_refused_by_name(self, subject: Subject) -> None:
         good = weights(1)
         for bad, why in (
             ({name: weight for name, weight in good.items() if name != "lm_head.weight"}, "lm_head.weight"),
@@ -409,8 +428,8 @@ class EngineContract:
             stepped(torch_engine(subject.folder, 1), MANY_KINDS[0]),
         )
 
-    async def test_log_probabilities_are_those_of_transformers(self, subject: Subject) -> None:
-        """Of the canary, and of given continuations, beside what runs."""
+    async def test_logprobs_equal_transformers(self, subject: Subject) -> None:
+        """Log-probabilities of the canary and of given continuations, while other requests run."""
         await refitted(subject, 2)
         tokens = [7, 200, 31, 4, 4, 90]
         with torch.no_grad():
@@ -427,7 +446,7 @@ class EngineContract:
         assert given[1] == pytest.approx(true[1:2], abs=1e-4)
         assert version == 2
 
-    async def test_two_hundred_streams_at_once(self, subject: Subject) -> None:
+    async def test_two_hundred_concurrent_streams(self, subject: Subject) -> None:
         await refitted(subject, 1)
         requests = [group(str(i), i, prompt=(i % 250, 1 + i % 7), max_tokens=3 + i % 9) for i in range(200)]
         check_same(
@@ -437,7 +456,7 @@ class EngineContract:
         await self.idle(subject)
 
     async def idle(self, subject: Subject) -> None:
-        """The load says so, soon."""
+        """Wait until the load reports an idle engine."""
         async with asyncio.timeout(SECONDS):
             while subject.generator.load.running or subject.generator.load.waiting:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

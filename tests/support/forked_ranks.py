@@ -1,5 +1,7 @@
-"""Ranks of a group as processes that are forked from one that has imported all they need: imports cost a core
-fifteen seconds, a fork nothing."""
+"""Ranks of a group as processes forked from a process with all imports done: imports take fifteen seconds of
+a core, a
+fork almost nothing.
+"""
 
 import importlib
 import multiprocessing as mp
@@ -12,8 +14,10 @@ from typing import Any, Self
 
 
 class RankFactory:
-    """A process with `modules` imported, which forks ranks. A context manager: leaving ends it, and whatever
-    of its ranks is still there."""
+    """A process with `modules` imported, which forks ranks. A context manager: leaving ends the process and
+    its remaining
+    ranks.
+    """
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = list(modules)
@@ -53,7 +57,7 @@ def _serve(line: Connection, modules: Sequence[str]) -> None:
         try:
             target, ranks, timeout = line.recv()
         except EOFError:
-            # At once: to take so many modules down in order costs seconds.
+            # Exit immediately: an orderly interpreter shutdown takes seconds with so many modules.
             os._exit(0)
         module, _, name = target.partition(":")
         function = getattr(importlib.import_module(module), name)

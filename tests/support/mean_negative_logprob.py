@@ -1,4 +1,4 @@
-"""An objective that can be worked out by hand."""
+"""An objective with a closed-form value."""
 
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
 from kubealign_services.batch.packed import Batch

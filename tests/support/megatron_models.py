@@ -1,4 +1,4 @@
-"""Tiny models of every family that the Megatron backend knows, and the layouts they are split in."""
+"""Tiny models of every family that the Megatron backend supports, and layouts to split them."""
 
 from pathlib import Path
 from typing import Any
@@ -46,12 +46,14 @@ LANGUAGE_MODEL = HeadSizes()
 
 
 def config_of(family: str, **changes: Any) -> Any:
-    """A tiny config of the family."""
+    """Return a tiny config of the family."""
     return AutoConfig.for_model(family, **{**_SIZES, **FAMILIES[family], **changes})
 
 
 def save_model(folder: Path, config: Any, seed: int = 0, **how: Any) -> Any:
-    """Draw a causal language model, every parameter of it, and write it as transformers does. Returns it."""
+    """Create a causal language model, draw every parameter at random, and write it as transformers does.
+    Returns the model.
+    """
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
@@ -62,7 +64,7 @@ def save_model(folder: Path, config: Any, seed: int = 0, **how: Any) -> Any:
 
 
 def split(**ranks: int) -> tuple[MegatronBackend, int]:
-    """A layout by tensor, pipeline, context, expert and data, and the ranks it takes."""
+    """Return a layout by tensor, pipeline, context, expert and data, and its number of ranks."""
     spec = MegatronBackend(
         tensor_parallel=ranks.get("tensor", 1),
         pipeline_parallel=ranks.get("pipeline", 1),
@@ -73,13 +75,13 @@ def split(**ranks: int) -> tuple[MegatronBackend, int]:
 
 
 def conversions_of(config: Any, heads: HeadSizes = LANGUAGE_MODEL, **ranks: int) -> list[Conversion]:
-    """Every rank's in a layout, as `split` names it."""
+    """Build the conversions of all ranks in a layout, named as in `split`."""
     spec, world_size = split(**ranks)
     return of_ranks(read_shape(config), spec, world_size, heads)
 
 
 def loaded(folder: Path, conversion: Conversion) -> dict[str, Tensor]:
-    """A rank's parameters as plain tensors, read from a folder."""
+    """Read a rank's parameters as plain tensors from a folder."""
     parameters = {name: torch.full(shape, 9.0) for name, shape in conversion.shapes.items()}
     load_weights(folder, conversion, parameters)
     return parameters

@@ -1,4 +1,4 @@
-"""Who may see and do what, as a test says it: rules like those of a cluster, over any site."""
+"""An Access whose rules are set by a test, over any backend."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from kubealign_services.dashboard.access import Caller
 
 @dataclass(frozen=True)
 class Person:
-    """`namespaces`: where they may do everything of `verbs`; None: everywhere."""
+    """`namespaces`: where all `verbs` are allowed; None: everywhere."""
 
     name: str
     namespaces: frozenset[str] | None = None
@@ -23,12 +23,12 @@ class Person:
 
 @dataclass
 class RuledAccess:
-    """Implements Access. `people`: token -> person; it may change while it is in use."""
+    """Implements Access. `people`: token -> person; may change during a test."""
 
     reader: Site
     people: dict[str, Person]
     read_only: bool = False
-    #: What everybody's token is refused with, for a while.
+    #: Error with which every token is rejected, if set.
     away: Exception | None = None
     asked: list[tuple[str, str, str | None, str, str]] = field(default_factory=list)
 
@@ -67,5 +67,5 @@ class RuledAccess:
 
 
 def bearer(token: str) -> Mapping[str, str]:
-    """The header that says who asks."""
+    """Return the authorization header."""
     return {"Authorization": f"Bearer {token}"}

@@ -1,4 +1,4 @@
-"""An application of the dashboard, served over real sockets while a test looks at it."""
+"""Serves a dashboard application over real sockets during a test."""
 
 import socket
 import threading

@@ -46,7 +46,9 @@ class Seat:
 
 
 def trainer(backend: Backend, ranks: int, lora: Lora | None = None) -> Trainer:
-    """epsilon: large enough that a gradient of rounding errors moves nothing."""
+    """Return the trainer's spec. Its epsilon is large enough that a gradient of rounding errors changes
+    nothing.
+    """
     return Trainer(
         ranks=ranks,
         backend=backend,
@@ -61,7 +63,9 @@ def trainer(backend: Backend, ranks: int, lora: Lora | None = None) -> Trainer:
 
 
 def batch_of(step: int) -> Batch:
-    """Random tokens with every column that the objectives read; the fourth at another temperature."""
+    """Return random tokens with every column that the objectives read; the fourth batch at another
+    temperature.
+    """
     responses = RESPONSES[step % len(RESPONSES)]
     generator = torch.Generator().manual_seed(step)
     batch = random_batch(responses, list(range(len(responses))), seed=step)
@@ -78,7 +82,7 @@ def batch_of(step: int) -> Batch:
 
 
 class Poison:
-    """A loss that is infinite in one of the micro-batches."""
+    """A loss that is infinite in one of the microbatches."""
 
     outputs = frozenset({"logprobs"})
     unit = 1

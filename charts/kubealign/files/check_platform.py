@@ -1,6 +1,8 @@
-"""What `helm test` runs: AlignmentJobs are served; the operator is ready, and the dashboard if there is one.
+"""The check of `helm test`: AlignmentJobs are served, and the operator and the dashboard (if installed) are
+ready.
 
-Makes nothing."""
+It creates nothing.
+"""
 
 import json
 import os
@@ -20,7 +22,11 @@ SECONDS = 60
 
 
 def served() -> None:
-    """Raises RuntimeError when the resource or one of its subresources is not served."""
+    """Verify that the resource and its subresources are served.
+
+    Raises:
+        RuntimeError: One of them is not served.
+    """
     token = (ACCOUNT / "token").read_text()
     request = urllib.request.Request(API, headers={"Authorization": f"Bearer {token}"})
     trusted = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
@@ -31,8 +37,13 @@ def served() -> None:
 
 
 def ready(url: str) -> None:
-    """Raises OSError when nobody answers there that it is ready. Whose certificate it is does not matter: no
-    secret goes that way."""
+    """Verify that the endpoint reports readiness.
+
+    The certificate is not verified: no secret is sent.
+
+    Raises:
+        OSError: The endpoint is not ready.
+    """
     anybody = ssl.create_default_context()
     anybody.check_hostname = False
     anybody.verify_mode = ssl.CERT_NONE
@@ -52,6 +63,6 @@ for what, check in checks:
             break
         except (OSError, RuntimeError) as error:
             if time.monotonic() > deadline:
-                sys.exit(f"not so after {SECONDS} s: {what}: {error}")
+                sys.exit(f"failed after {SECONDS} s: {what}: {error}")
             time.sleep(1)
     print(f"{what}", flush=True)  # noqa: T201

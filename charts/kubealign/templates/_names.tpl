@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
-{{/* What the names of all objects begin with; room is left for their endings. */}}
+{{/* Prefix of all object names, short enough for their suffixes. */}}
 {{- define "kubealign.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}

@@ -1,4 +1,4 @@
-{{/* What every container of the platform is held to. */}}
+{{/* Security context of every container of the platform. */}}
 {{- define "kubealign.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -19,7 +19,7 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{/* Where a pod may run. Argument: the values of its component. */}}
+{{/* Scheduling of a pod. Argument: the values of its component. */}}
 {{- define "kubealign.placement" -}}
 {{- with .priorityClassName }}
 priorityClassName: {{ . }}
@@ -38,14 +38,14 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{/* Egress that every pod needs to find another. */}}
+{{/* Egress to DNS. */}}
 {{- define "kubealign.dnsEgress" -}}
 - ports:
   - {port: 53, protocol: UDP}
   - {port: 53, protocol: TCP}
 {{- end }}
 
-{{/* Egress to Redis, wherever it is. */}}
+{{/* Egress to Redis, embedded or external. */}}
 {{- define "kubealign.redisEgress" -}}
 {{- if .Values.redis.embedded.enabled }}
 - to:

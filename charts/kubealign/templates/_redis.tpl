@@ -2,7 +2,7 @@
 {{ include "kubealign.fullname" . }}-redis
 {{- end }}
 
-{{/* As pods of any namespace resolve it; empty: there is none. */}}
+{{/* Host of Redis as resolved by pods of any namespace; empty: no Redis. */}}
 {{- define "kubealign.redis.host" -}}
 {{- if .Values.redis.embedded.enabled -}}
 {{ include "kubealign.redis.name" . }}.{{ .Release.Namespace }}.svc
@@ -23,7 +23,7 @@
 {{ ternary "operator" .Values.redis.external.user .Values.redis.embedded.enabled }}
 {{- end }}
 
-{{/* The Secret whose ca.crt vouches for Redis; empty: there is none, or the images' own trust is enough. */}}
+{{/* The Secret with Redis' CA certificate as ca.crt; empty: none, or the images' trusted certificates suffice. */}}
 {{- define "kubealign.redis.caSecret" -}}
 {{- if eq (include "kubealign.redis.tls" .) "true" }}
 {{- ternary (include "kubealign.redis.secret" .) .Values.redis.external.caSecret .Values.redis.embedded.enabled }}

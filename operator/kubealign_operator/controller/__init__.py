@@ -1,1 +1,1 @@
-"""Watches jobs and pods, asks `render` what should be, and makes it so."""
+"""Watches jobs and pods, plans with the pure planner, and executes the plans."""

@@ -1,7 +1,8 @@
-"""Calls of the Kubernetes API on plain JSON, through the official client's connections and credentials.
+"""Calls of the Kubernetes API on plain JSON, over the official client's connections and credentials.
 
-The client's typed methods make a model of every answer (for a pod, milliseconds and many times the JSON's
-size) and wait up to five minutes: here each call has a deadline and gives what the server sent.
+The client's typed methods build a model of every answer (for a pod, milliseconds and many times the size
+of the
+JSON) and wait up to five minutes. Here each call has a deadline and returns the JSON that the server sent.
 """
 
 import asyncio
@@ -39,13 +40,16 @@ _FIRST_ERROR = 400
 
 
 def anybody() -> None:
-    """The guard of one who need not lead."""
+    """Allow every write: the guard of a process that needs no lease."""
 
 
 class Api:
-    """`guard` is asked before each write, and raises NotLeading when nothing may be written any more.
+    """A client of the Kubernetes API.
 
-    Every call raises ApiFailure when the server refuses, ApiAway when it does not answer in time."""
+    `guard` is called before each write and raises NotLeader when this replica must not write any more.
+    Every call
+    raises ApiStatusError when the server refuses and ApiUnavailable when it does not answer in time.
+    """
 
     def __init__(
         self, client: ApiClient, metrics: Metrics, seconds: float, guard: Callable[[], None] = anybody
@@ -59,7 +63,7 @@ class Api:
         return await self._call("get", resource, path, accept=accept)
 
     async def list(self, resource: Resource, path: str, query: Mapping[str, str | int]) -> Json:
-        """One page."""
+        """Return one page of a list."""
         return await self._call("list", resource, path, query=query)
 
     async def create(
@@ -85,13 +89,13 @@ class Api:
         async with self._answered("watch", resource, path, query=query, timeout=timeout) as answer:
             yield _lines(answer)
 
-    async def _call(self, verb: str, resource: Resource, path: str, **how: Any) -> Json:
+    async def _call(self, verb: str, resource: Resource, path: str, **options: Any) -> Json:
         timeout = aiohttp.ClientTimeout(total=self._seconds)
-        async with self._answered(verb, resource, path, timeout=timeout, **how) as answer:
-            held = json.loads(await answer.read())
-            if not isinstance(held, dict):
-                raise ValueError("it is no JSON object")
-            return held
+        async with self._answered(verb, resource, path, timeout=timeout, **options) as answer:
+            document = json.loads(await answer.read())
+            if not isinstance(document, dict):
+                raise ValueError("it is not a JSON object")
+            return document
 
     @asynccontextmanager
     async def _answered(
@@ -109,7 +113,7 @@ class Api:
         if verb in _WRITES:
             self._guard()
         call = f"{verb} {path}"
-        began = time.monotonic()
+        started = time.monotonic()
         code = "none"
         try:
             answer = await self._send(_METHODS[verb], path, timeout, body, query, media, accept)
@@ -119,11 +123,11 @@ class Api:
                     raise _failure(call, answer, await answer.read())
                 yield answer
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            # ValueError: an answer that is cut off, or is no JSON, from something between us and the server.
+            # ValueError: an answer that is truncated or not JSON, from a proxy between operator and server.
             code = "none"
-            raise ApiAway(f"{call}: no whole answer: {type(error).__name__}: {error}") from error
+            raise ApiAway(f"{call}: no complete answer: {type(error).__name__}: {error}") from error
         finally:
-            self._metrics.api_call(verb, resource.plural, code, time.monotonic() - began)
+            self._metrics.api_call(verb, resource.plural, code, time.monotonic() - started)
 
     async def _send(
         self,
@@ -149,20 +153,20 @@ async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[Json]:
     async for line in answer.content:
         if line.strip():
             yield json.loads(line)
-            # A burst that lies in the buffer already must not keep the others from their turn.
+            # A burst of buffered events must not starve the other tasks.
             await asyncio.sleep(0)
 
 
 def _failure(call: str, answer: aiohttp.ClientResponse, body: bytes) -> ApiFailure:
     try:
-        told = json.loads(body)
+        document = json.loads(body)
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
-        told = {"message": body[:300].decode(errors="replace")}
-    reason = str(told.get("reason") or _phrase(answer.status))
+        document = None
+    if not isinstance(document, dict):
+        document = {"message": body[:300].decode(errors="replace")}
+    reason = str(document.get("reason") or _phrase(answer.status))
     return ApiFailure(
-        call, answer.status, reason, str(told.get("message") or ""), retry_after(answer.headers)
+        call, answer.status, reason, str(document.get("message") or ""), retry_after(answer.headers)
     )
 
 

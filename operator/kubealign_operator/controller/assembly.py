@@ -1,4 +1,4 @@
-"""All that works while a replica leads, put together."""
+"""Wires the components that run while a replica is the leader."""
 
 import asyncio
 import logging
@@ -32,16 +32,19 @@ from kubealign_operator.render.rendered import Rendered
 log = logging.getLogger(__name__)
 
 _SYNC_SECONDS = 120.0
-# The pods of a job change in bursts: one look, and one status patch, for all of one.
+# The pods of a job change in bursts: a burst causes one reconcile and one status patch.
 _GATHER_SECONDS = 0.2
 
 
 class NeverSynced(Exception):
-    """The first lists did not come in time."""
+    """The initial lists did not arrive in time."""
 
 
 class Assembly:
-    """`guard` is asked before each write to the API. Every coroutine of it runs until cancelled."""
+    """Components of a leading replica. `guard` is called before each write to the API server.
+
+    Every coroutine that it returns runs until it is cancelled.
+    """
 
     def __init__(
         self,
@@ -78,11 +81,15 @@ class Assembly:
         metrics.watch(self._jobs.phases, lambda: len(self._queue))
 
     def watching(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """What fills the caches."""
+        """Return the coroutines that fill the caches."""
         return (reflector.run() for reflector in self._reflectors)
 
     async def synced(self) -> None:
-        """Return when the caches hold everything once. Raises NeverSynced."""
+        """Wait until every cache has received its first list.
+
+        Raises:
+            SyncTimeout: The lists did not arrive in time.
+        """
         try:
             async with asyncio.timeout(_SYNC_SECONDS):
                 for reflector in self._reflectors:
@@ -91,7 +98,7 @@ class Assembly:
             raise NeverSynced(f"waited {_SYNC_SECONDS:g} s for the first lists of jobs and pods") from error
 
     def working(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """What acts; to be started once the caches are synced."""
+        """Yield the coroutines that reconcile; start them once the caches are synced."""
         for _ in range(self._config.workers):
             yield self._reconciler.work()
         yield self._recorder.run()
@@ -116,7 +123,7 @@ class Assembly:
             announce=self._recorder.record,
         )
 
-        def look(processes: Sequence[Process], observed: Observed, now: datetime) -> Rendered:
+        def planner(processes: Sequence[Process], observed: Observed, now: datetime) -> Rendered:
             return render(processes, observed, now, platform)
 
         return Reconciler(
@@ -126,16 +133,16 @@ class Assembly:
             self._refusals,
             self._progress,
             actor,
-            look,
+            planner,
             self._queue,
             self._metrics,
         )
 
     async def _look_at_all(self) -> None:
-        """Now and then at every job, whatever the watches said; and forget those that are gone."""
+        """Enqueue every job periodically, independent of the watches, and forget deleted jobs."""
         while True:
             await asyncio.sleep(self._config.resync_seconds)
-            present = {held.uid for _, held in self._jobs.items()}
+            present = {job.uid for _, job in self._jobs.items()}
             self._existence.keep_only(present)
             self._refusals.keep_only(present)
             for key in [key for key, _ in self._jobs.items()]:

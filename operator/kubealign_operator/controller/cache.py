@@ -1,7 +1,8 @@
-"""What the operator knows of jobs and pods: cut down to what is read, and indexed by job.
+"""Caches of jobs and pods, reduced to the fields in use and indexed by job.
 
-What the operator itself wrote is put here from the server's answer, so that a look never works on a state
-before its own last act. Versions decide: nothing older replaces what is there.
+The server's answers to the operator's own writes are stored as well, so that a reconcile never works on a
+state
+before the operator's last write. An object is only replaced by a newer resourceVersion.
 """
 
 from collections import defaultdict
@@ -23,20 +24,20 @@ Changed = Callable[[Key], None]
 
 @dataclass(frozen=True, slots=True)
 class HeldJob:
-    """A job as it was last seen."""
+    """A job as last observed."""
 
     version: int
     uid: str
-    #: The whole object without what nobody reads.
+    #: The object without unused metadata.
     job: Json
-    #: The jobs of the namespace whose results it reads.
+    #: Names of the jobs in the namespace whose results it reads.
     needs: frozenset[str]
-    #: Empty where the spec is invalid, and nothing can be started.
+    #: Empty when the spec is invalid and nothing can be started.
     processes: tuple[Process, ...]
 
     @property
     def phase(self) -> str:
-        """Empty before the first status."""
+        """status.phase; empty before the first status."""
         return phase_of(self.job)
 
     @property
@@ -45,8 +46,8 @@ class HeldJob:
 
     @property
     def status(self) -> Mapping[str, Any]:
-        held = self.job.get("status")
-        return held if isinstance(held, dict) else {}
+        value = self.job.get("status")
+        return value if isinstance(value, dict) else {}
 
     @property
     def deleting(self) -> bool:
@@ -54,7 +55,7 @@ class HeldJob:
 
 
 class _Reached:
-    """Up to which version the watches have told everything, by namespace."""
+    """Versions up to which the watches have delivered all events, by namespace."""
 
     def __init__(self) -> None:
         self._by_scope: dict[str | None, int] = {}
@@ -63,12 +64,15 @@ class _Reached:
         self._by_scope[namespace] = reached
 
     def told(self, namespace: str, moment: int) -> bool:
-        """The watch has been there: what it said counts, not an answer that came late."""
+        """Return True when the watch has delivered this version: a late answer must not override it."""
         return moment <= max(self._by_scope.get(None, 0), self._by_scope.get(namespace, 0))
 
 
 class Jobs:
-    """The jobs. `changed` is called for a job that is new, differs or is gone, and for those that need it."""
+    """Cache of the jobs.
+
+    `on_change` is called for a job that is new, changed or gone, and for the jobs that depend on it.
+    """
 
     def __init__(self, changed: Changed) -> None:
         self._changed = changed
@@ -83,7 +87,7 @@ class Jobs:
         return self._held.items()
 
     def phases(self) -> Iterator[str]:
-        return (held.phase for held in self._held.values())
+        return (job.phase for job in self._held.values())
 
     def put(self, item: Json) -> None:
         key = Key(item["metadata"]["namespace"], item["metadata"]["name"])
@@ -92,7 +96,7 @@ class Jobs:
             self._tell_dependents(key)
 
     def written(self, item: Json) -> None:
-        """The server's answer to our own status patch. Only the jobs that need this one are told."""
+        """Store the server's answer to the operator's own status patch. Only dependent jobs are notified."""
         metadata = item["metadata"]
         if self._reached.told(metadata["namespace"], version(metadata)):
             return
@@ -103,20 +107,20 @@ class Jobs:
     def remove(self, item: Json) -> None:
         metadata = item["metadata"]
         key = Key(metadata["namespace"], metadata["name"])
-        held = self._held.get(key)
-        if held is not None and held.version <= version(metadata):
-            self._drop(key, held)
+        job = self._held.get(key)
+        if job is not None and job.version <= version(metadata):
+            self._drop(key, job)
 
     def sweep(self, namespace: str | None, kept: set[str], reached: int) -> None:
-        for key, held in list(self._held.items()):
-            if namespace in (None, key.namespace) and held.version <= reached and held.uid not in kept:
-                self._drop(key, held)
+        for key, job in list(self._held.items()):
+            if namespace in (None, key.namespace) and job.version <= reached and job.uid not in kept:
+                self._drop(key, job)
 
     def reach(self, namespace: str | None, reached: int) -> None:
         self._reached.set(namespace, reached)
 
     def _keep(self, key: Key, item: Json) -> bool:
-        """False: what is held is as new."""
+        """Store the job. False: the cached version is as new."""
         before = self._held.get(key)
         if before is not None and version(item["metadata"]) <= before.version:
             return False
@@ -127,18 +131,18 @@ class Jobs:
             and before.uid == uid
             and before.generation == job["metadata"].get("generation")
         ):
-            # The spec is the same: no need to read it, nor to keep it, twice.
+            # The spec is unchanged: parse and keep it only once.
             job["spec"] = before.job.get("spec")
-            held = HeldJob(version(job["metadata"]), uid, job, before.needs, before.processes)
+            tracked = HeldJob(version(job["metadata"]), uid, job, before.needs, before.processes)
         else:
-            held = HeldJob(version(job["metadata"]), uid, job, needed_jobs(job), processes_of(job))
-        self._held[key] = held
-        self._index(key, before.needs if before else frozenset(), held.needs)
+            tracked = HeldJob(version(job["metadata"]), uid, job, needed_jobs(job), processes_of(job))
+        self._held[key] = tracked
+        self._index(key, before.needs if before else frozenset(), tracked.needs)
         return True
 
-    def _drop(self, key: Key, held: HeldJob) -> None:
+    def _drop(self, key: Key, job: HeldJob) -> None:
         del self._held[key]
-        self._index(key, held.needs, frozenset())
+        self._index(key, job.needs, frozenset())
         self._changed(key)
         self._tell_dependents(key)
 
@@ -163,8 +167,8 @@ class _HeldPod:
 
 
 class Pods:
-    """The pods of jobs, by the job that their label names. `changed` is called for the job of a pod that
-    differs."""
+    """Cache of pods, by the job that their label names. `on_change` is called for the job of a changed pod.
+    """
 
     def __init__(self, changed: Changed) -> None:
         self._changed = changed
@@ -172,9 +176,9 @@ class Pods:
         self._reached = _Reached()
 
     def of(self, job: Key) -> tuple[PodView, ...]:
-        """By name."""
-        held = self._held.get(job, {})
-        return tuple(held[name].view for name in sorted(held))
+        """Return the pods of a job, sorted by name."""
+        pods = self._held.get(job, {})
+        return tuple(pods[name].view for name in sorted(pods))
 
     def put(self, item: Json) -> None:
         job = _job_of(item["metadata"])
@@ -182,7 +186,7 @@ class Pods:
             self._changed(job)
 
     def written(self, item: Json) -> None:
-        """The server's answer to our own write. Nobody is told: the writer knows."""
+        """Store the server's answer to the operator's own write. Nobody is notified: the writer knows."""
         metadata = item["metadata"]
         job = _job_of(metadata)
         if job is not None and not self._reached.told(metadata["namespace"], version(metadata)):
@@ -193,23 +197,23 @@ class Pods:
         job = _job_of(metadata)
         if job is None:
             return
-        held = self._held.get(job, {}).get(metadata["name"])
-        if held is not None and held.version <= version(metadata):
+        pod = self._held.get(job, {}).get(metadata["name"])
+        if pod is not None and pod.version <= version(metadata):
             self._drop(job, metadata["name"])
 
     def sweep(self, namespace: str | None, kept: set[str], reached: int) -> None:
         for job, pods in list(self._held.items()):
             if namespace not in (None, job.namespace):
                 continue
-            for name, held in list(pods.items()):
-                if held.version <= reached and held.view.uid not in kept:
+            for name, pod in list(pods.items()):
+                if pod.version <= reached and pod.view.uid not in kept:
                     self._drop(job, name)
 
     def reach(self, namespace: str | None, reached: int) -> None:
         self._reached.set(namespace, reached)
 
     def _keep(self, job: Key, item: Json) -> bool:
-        """False: it says nothing new."""
+        """Store the pod. False: its view is unchanged."""
         metadata = item["metadata"]
         pods = self._held[job]
         before = pods.get(metadata["name"])

@@ -1,21 +1,28 @@
-"""Jobs that wait for themselves. Pure."""
+"""Dependency cycles between jobs. Pure."""
 
 from collections.abc import Callable, Iterable
 
 
 def circle(name: str, needs: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
-    """The shortest way from a job back to itself, as `a, b, a` when a needs b and b needs a; empty where
-    there is none. `needs`: the jobs that a job waits for."""
+    """Find the shortest dependency cycle through a job.
+
+    Args:
+        name: The job.
+        needs: Returns the jobs that a job depends on.
+
+    Returns:
+        The cycle as `a, b, a` when a depends on b and b on a; empty when there is none.
+    """
     seen = {name}
-    ways: list[tuple[str, ...]] = [(name,)]
-    while ways:
+    paths: list[tuple[str, ...]] = [(name,)]
+    while paths:
         longer: list[tuple[str, ...]] = []
-        for way in ways:
-            for following in sorted(needs(way[-1])):
-                if following == name:
-                    return (*way, name)
-                if following not in seen:
-                    seen.add(following)
-                    longer.append((*way, following))
-        ways = longer
+        for path in paths:
+            for dependency in sorted(needs(path[-1])):
+                if dependency == name:
+                    return (*path, name)
+                if dependency not in seen:
+                    seen.add(dependency)
+                    longer.append((*path, dependency))
+        paths = longer
     return ()

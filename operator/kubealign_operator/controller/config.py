@@ -1,4 +1,4 @@
-"""The operator's configuration file: what the platform's administrator sets."""
+"""The operator's configuration file, set by the platform's administrator."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -9,12 +9,12 @@ from pydantic.alias_generators import to_camel
 
 from kubealign_operator.render.platform import Platform
 
-# The client's election wants it so.
+# Required by the client library's leader election.
 _MOST_JITTER = 1.2
 
 
 class ConfigError(Exception):
-    """The file cannot be used; the text names the field, what it held and what it may hold."""
+    """The file is invalid; the message names the field, its value and the allowed values."""
 
 
 class _Section(BaseModel):
@@ -22,26 +22,26 @@ class _Section(BaseModel):
 
 
 class PlatformConfig(_Section):
-    """What every job's pods are made of; the fields are those of `render.platform.Platform`."""
+    """Settings for the pods of every job; the fields are those of `planner`'s Platform."""
 
     image: str = Field(min_length=1, description="Image of the role processes.")
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    python: str = Field("python", min_length=1, description="The interpreter within the image.")
-    redis_host: str = Field(min_length=1, description="Redis as the jobs' pods reach it.")
+    python: str = Field("python", min_length=1, description="Python interpreter in the image.")
+    redis_host: str = Field(min_length=1, description="Redis host as resolved by the jobs' pods.")
     redis_port: int = Field(6379, ge=1, le=65535)
     redis_tls: bool = False
-    pod_template: dict[str, Any] = Field({}, description="A strategic patch for every role pod.")
+    pod_template: dict[str, Any] = Field({}, description="A strategic merge patch for every role pod.")
     default_resources: dict[str, dict[str, Any]] = Field({}, description="Resources by role.")
     run_as_user: int = Field(65532, ge=1)
     fs_group: int = Field(65532, ge=1)
 
     def platform(self) -> Platform:
-        """As the renderer takes it."""
+        """Return the settings as the planner takes them."""
         return Platform(**self.model_dump())
 
 
 class RedisConfig(_Section):
-    """Redis as the operator reaches it, with a user that may make users."""
+    """Access of the operator to Redis, with a user that may create users."""
 
     host: str = Field(min_length=1)
     port: int = Field(6379, ge=1, le=65535)
@@ -52,28 +52,28 @@ class RedisConfig(_Section):
 
 
 class LeaderElectionConfig(_Section):
-    """Which replica acts. A lease lasts longer than its holder tries to renew it, so two never hold it."""
+    """Leader election. A lease lasts longer than its holder tries to renew it, so two never hold it."""
 
     lease_name: str = Field("kubealign-operator", min_length=1)
-    namespace: str | None = Field(None, description="Of the Lease; null: the operator's own.")
-    lease_seconds: int = Field(15, ge=2, le=300, description="After which another may take it.")
-    renew_deadline_seconds: float = Field(10.0, gt=0, description="After which its holder gives up.")
-    retry_seconds: float = Field(2.0, ge=1, description="Between two tries.")
+    namespace: str | None = Field(None, description="Namespace of the Lease; null: the operator's own.")
+    lease_seconds: int = Field(15, ge=2, le=300, description="Duration after which another replica may acquire the lease.")
+    renew_deadline_seconds: float = Field(10.0, gt=0, description="Duration after which the holder stops trying to renew.")
+    retry_seconds: float = Field(2.0, ge=1, description="Seconds between two attempts.")
 
     @model_validator(mode="after")
     def _in_order(self) -> "LeaderElectionConfig":
         if not _MOST_JITTER * self.retry_seconds < self.renew_deadline_seconds < self.lease_seconds:
             raise ValueError(
-                f"must hold {_MOST_JITTER} retrySeconds < renewDeadlineSeconds < leaseSeconds, not "
+                f"must satisfy {_MOST_JITTER} retrySeconds < renewDeadlineSeconds < leaseSeconds, not "
                 f"{self.retry_seconds:g}, {self.renew_deadline_seconds:g}, {self.lease_seconds}"
             )
         return self
 
 
 class OperatorConfig(_Section):
-    """The whole file."""
+    """The complete configuration file."""
 
-    namespaces: list[str] = Field([], description="Those that are looked after; empty: all.")
+    namespaces: list[str] = Field([], description="Namespaces whose jobs are reconciled; empty: all.")
     platform: PlatformConfig
     redis: RedisConfig | None = Field(None, description="null: jobs run without progress in their status.")
     metrics_address: str = Field("0.0.0.0:8080", description="host:port of /metrics.")
@@ -81,34 +81,38 @@ class OperatorConfig(_Section):
     leader_election: LeaderElectionConfig | None = Field(
         LeaderElectionConfig(), description="null: one replica."
     )
-    workers: int = Field(8, ge=1, le=64, description="Jobs that are looked at at the same time.")
-    resync_seconds: float = Field(600.0, ge=1, description="Between two looks at everything.")
-    request_seconds: float = Field(15.0, gt=0, le=120, description="Deadline of one call to the API server.")
-    progress_seconds: float = Field(2.0, ge=0.1, description="Between two readings of Redis.")
+    workers: int = Field(8, ge=1, le=64, description="Jobs that are reconciled concurrently.")
+    resync_seconds: float = Field(600.0, ge=1, description="Seconds between two reconciles of all jobs.")
+    request_seconds: float = Field(15.0, gt=0, le=120, description="Timeout of one call to the API server.")
+    progress_seconds: float = Field(2.0, ge=0.1, description="Seconds between two reads of Redis.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     kubeconfig: Path | None = Field(None, description="null: the pod's own service account.")
 
 
 def load(path: Path) -> OperatorConfig:
-    """Raises ConfigError."""
+    """Load the configuration.
+
+    Raises:
+        ConfigError: The file is invalid.
+    """
     try:
-        held = yaml.safe_load(path.read_text())
+        document = yaml.safe_load(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     try:
-        return OperatorConfig.model_validate(held)
+        return OperatorConfig.model_validate(document)
     except ValidationError as error:
-        lines = [f"{path}: {_where(found['loc'])} {_what(found)}" for found in error.errors()]
+        lines = [f"{path}: {_where(details['loc'])} {_what(details)}" for details in error.errors()]
         raise ConfigError("\n".join(lines)) from error
 
 
-def _where(place: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in place) or "the file"
+def _where(path: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in path) or "the file"
 
 
-def _what(found: Any) -> str:
-    message = str(found["msg"]).removeprefix("Value error, ")
-    held = found.get("input")
-    return message if isinstance(held, dict) else f"held {held!r}: {message}"
+def _what(details: Any) -> str:
+    message = str(details["msg"]).removeprefix("Value error, ")
+    value = details.get("input")
+    return message if isinstance(value, dict) else f"held {value!r}: {message}"

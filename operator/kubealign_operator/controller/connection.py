@@ -1,4 +1,4 @@
-"""The connection to the API server: where it is, and as whom."""
+"""Connection to the API server and the identity of this replica."""
 
 import os
 import socket
@@ -15,7 +15,11 @@ _CONNECTIONS = 64
 
 
 async def connect(config: OperatorConfig) -> ApiClient:
-    """Within a running loop; to be closed. Raises ConfigError."""
+    """Connect to the API server. The caller closes the client.
+
+    Raises:
+        ConfigError: No usable credentials.
+    """
     settings = Configuration()
     try:
         if config.kubeconfig is not None:
@@ -25,10 +29,10 @@ async def connect(config: OperatorConfig) -> ApiClient:
         else:
             loading.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
     except (loading.ConfigException, OSError) as error:
-        where = config.kubeconfig or "the pod's service account"
-        raise ConfigError(f"no connection to Kubernetes with {where}: {error}") from error
+        source = config.kubeconfig or "the pod's service account"
+        raise ConfigError(f"no connection to Kubernetes with {source}: {error}") from error
     settings.connection_pool_maxsize = _CONNECTIONS
-    # Else each call asks a thread to look for a netrc file.
+    # Otherwise each call looks for a netrc file in a thread.
     settings.client_session_kwargs = {"trust_env": False}
     client = ApiClient(settings)
     client.user_agent = "kubealign-operator"
@@ -36,7 +40,11 @@ async def connect(config: OperatorConfig) -> ApiClient:
 
 
 def own_namespace(config: OperatorConfig) -> str:
-    """Where the lease is. Raises ConfigError."""
+    """Return the namespace of the lease.
+
+    Raises:
+        ConfigError: It is neither configured nor readable.
+    """
     if config.leader_election is not None and config.leader_election.namespace is not None:
         return config.leader_election.namespace
     try:
@@ -48,5 +56,5 @@ def own_namespace(config: OperatorConfig) -> str:
 
 
 def identity() -> str:
-    """Of this process among the replicas: a restarted one is another."""
+    """Return a name of this process among the replicas; it changes with a restart."""
     return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"

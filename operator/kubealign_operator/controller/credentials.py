@@ -1,4 +1,5 @@
-"""Makes the credentials of a job: a CA whose key nobody keeps, a certificate for each role, passwords."""
+"""Creates the credentials of a job: a CA whose key is discarded, a certificate for each role, and passwords.
+"""
 
 import base64
 import secrets
@@ -15,14 +16,18 @@ _PASSWORD_BYTES = 32
 
 @dataclass(frozen=True)
 class Credentials:
-    """The Secret's manifest, and the password in it that the operator has a use for."""
+    """The Secret's manifest and the password that the operator itself needs."""
 
     manifest: dict[str, Any]
     redis_password: str
 
 
 def make(need: CredentialsNeed, job: str, redis_ca: bytes | None) -> Credentials:
-    """New at each call. `redis_ca`: PEM of the CA of the platform's Redis, where it has its own."""
+    """Create new credentials.
+
+    Args:
+        redis_ca: PEM of the CA of the platform's Redis, if it has its own.
+    """
     authority = Authority.create(job, need.lifetime)
     password = secrets.token_urlsafe(_PASSWORD_BYTES)
     files = {
@@ -48,8 +53,9 @@ def make(need: CredentialsNeed, job: str, redis_ca: bytes | None) -> Credentials
 
 
 def redis_password(secret: dict[str, Any], uid: str) -> str | None:
-    """Of a Secret that was made before; None where it is not the job's with this uid, or holds none."""
-    held = (secret.get("data") or {}).get(REDIS_PASSWORD_FILE)
-    if owner_uid(secret["metadata"]) != uid or not isinstance(held, str):
+    """Return the password from an existing Secret; None: it does not belong to this uid, or has no password.
+    """
+    encoded = (secret.get("data") or {}).get(REDIS_PASSWORD_FILE)
+    if owner_uid(secret["metadata"]) != uid or not isinstance(encoded, str):
         return None
-    return base64.b64decode(held).decode()
+    return base64.b64decode(encoded).decode()

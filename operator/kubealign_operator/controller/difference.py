@@ -5,17 +5,20 @@ from typing import Any
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Empty when there is nothing to change. A field that should go is null in the patch; lists are replaced
-    whole; a null in `after` counts as not there."""
+    """Return the merge patch from `before` to `after`; empty when nothing changes.
+
+    A removed field is null in the patch; lists are replaced as a whole; a null in `after` counts as
+    absent.
+    """
     patch: dict[str, Any] = {name: None for name in before if after.get(name) is None}
-    for name, wanted in after.items():
-        held = before.get(name)
-        if wanted is None or held == wanted:
+    for name, new in after.items():
+        old = before.get(name)
+        if new is None or old == new:
             continue
-        if isinstance(held, Mapping) and isinstance(wanted, Mapping):
-            inner = difference(held, wanted)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            inner = difference(old, new)
             if inner:
                 patch[name] = inner
         else:
-            patch[name] = wanted
+            patch[name] = new
     return patch

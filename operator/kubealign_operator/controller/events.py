@@ -1,4 +1,4 @@
-"""Kubernetes events about jobs: told in the background, told again by count, and never waited for."""
+"""Kubernetes events about jobs: sent in the background, repeated by count, never waited for."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ _CONTROLLER = "kubealign.dev/operator"
 _NOTE_BYTES = 1024
 _UNSENT = 2000
 _REMEMBERED = 2000
-# An event that comes again within this time is counted; the API server keeps events for about an hour.
+# A repetition within this time increases a count; the API server keeps events for about an hour.
 _SAME_SECONDS = 600.0
 _TRIES = 3
 _PAUSE = 0.5
@@ -40,7 +40,9 @@ _Same = tuple[str, Event]
 
 
 class Recorder:
-    """`record` returns at once; `run` sends. What does not fit is dropped and counted."""
+    """Records events. `record` returns at once; `run` sends. Events that exceed the buffer are dropped and
+    counted.
+    """
 
     def __init__(self, api: Api, metrics: Metrics, instance: str) -> None:
         self._api = api
@@ -51,7 +53,7 @@ class Recorder:
         self._told: OrderedDict[_Same, _Told] = OrderedDict()
 
     def record(self, job: Json, events: tuple[Event, ...]) -> None:
-        """About this job, now."""
+        """Enqueue events about this job."""
         for event in events:
             if len(self._unsent) >= _UNSENT:
                 self._unsent.popleft()
@@ -60,7 +62,7 @@ class Recorder:
             self._news.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send events until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -76,7 +78,7 @@ class Recorder:
             except ApiAway as error:
                 log.debug("%s", error)
             except ApiFailure as error:
-                # A namespace that is being deleted takes no events; nor does it matter there.
+                # A namespace that is being deleted accepts no events, which does no harm.
                 if not error.passing:
                     log.debug("%s", error)
                     break
@@ -85,22 +87,22 @@ class Recorder:
 
     async def _tell(self, job: Json, event: Event) -> None:
         metadata = job["metadata"]
-        same = (str(metadata["uid"]), event)
-        told = self._told.get(same)
+        event_key = (str(metadata["uid"]), event)
+        series = self._told.get(event_key)
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        if told is not None and time.monotonic() - told.at < _SAME_SECONDS:
-            series = {"count": told.count + 1, "lastObservedTime": now}
-            path = EVENTS.named(told.namespace, told.name)
-            await self._api.merge_patch(EVENTS, path, {"series": series}, FIELD_MANAGER)
-            told.count += 1
-            told.at = time.monotonic()
+        if series is not None and time.monotonic() - series.at < _SAME_SECONDS:
+            patch = {"count": series.count + 1, "lastObservedTime": now}
+            path = EVENTS.named(series.namespace, series.name)
+            await self._api.merge_patch(EVENTS, path, {"series": patch}, FIELD_MANAGER)
+            series.count += 1
+            series.at = time.monotonic()
             return
         name = f"{metadata['name']}.{uuid.uuid4().hex[:16]}"
         body = self._body(job, event, name, now)
         await self._api.create(
             EVENTS, EVENTS.collection(metadata["namespace"]), body, FIELD_MANAGER, METADATA_ONLY
         )
-        self._told[same] = _Told(name, metadata["namespace"], 1, time.monotonic())
+        self._told[event_key] = _Told(name, metadata["namespace"], 1, time.monotonic())
         while len(self._told) > _REMEMBERED:
             self._told.popitem(last=False)
 
@@ -129,7 +131,7 @@ class Recorder:
 
 
 def _cut(note: str) -> str:
-    held = note.encode()
-    if len(held) <= _NOTE_BYTES:
+    encoded = note.encode()
+    if len(encoded) <= _NOTE_BYTES:
         return note
-    return held[: _NOTE_BYTES - 3].decode(errors="ignore") + "..."
+    return encoded[: _NOTE_BYTES - 3].decode(errors="ignore") + "..."

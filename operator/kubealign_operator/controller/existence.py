@@ -1,7 +1,8 @@
-"""Which of a job's objects besides pods exist.
+"""Tracks which objects of a job exist, other than its pods.
 
-They are asked for by name and never listed: so the operator needs no right to list every Secret and ConfigMap
-of the cluster. What was seen or made is remembered until it is asked again; a new job has none.
+The objects are read by name and never listed, so the operator needs no right to list every Secret and
+ConfigMap
+of the cluster. An answer is cached until it expires; a new job has no objects.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ Named = tuple[str, str]
 
 
 class Existence:
-    """By uid of the job. `seconds`: how long an answer is believed."""
+    """Existing objects by uid of the job. `seconds`: time to live of an answer."""
 
     def __init__(self, api: Api, seconds: float) -> None:
         self._api = api
@@ -34,39 +35,39 @@ class Existence:
         self._asked: dict[str, float] = {}
 
     async def of(self, key: Key, held: HeldJob) -> frozenset[Named]:
-        """(kind, name) of each. Raises what Api raises."""
+        """Return (kind, name) of each existing object. Raises the errors of Api."""
         if held.uid not in self._asked:
-            # A job that was never looked at has nothing yet: saves it four calls.
-            fresh = not held.status
+            # A job without a status has no objects yet: this saves four calls.
+            is_new = not held.status
             self._known.setdefault(held.uid, set())
-            self._asked[held.uid] = time.monotonic() if fresh else float("-inf")
+            self._asked[held.uid] = time.monotonic() if is_new else float("-inf")
         if time.monotonic() - self._asked[held.uid] > self._seconds:
-            wanted = _objects(key.name)
-            found = await asyncio.gather(*(self._there(key, held.uid, one) for one in wanted))
-            self._known[held.uid] = {one for one, there in zip(wanted, found, strict=True) if there}
+            expected = _objects(key.name)
+            flags = await asyncio.gather(*(self._there(key, held.uid, item) for item in expected))
+            self._known[held.uid] = {item for item, exists in zip(expected, flags, strict=True) if exists}
             self._asked[held.uid] = time.monotonic()
         return frozenset(self._known[held.uid])
 
     def made(self, uid: str, kind: str, name: str) -> None:
-        """It is there now."""
+        """Record that the object exists."""
         self._known.setdefault(uid, set()).add((kind, name))
 
     def keep_only(self, uids: set[str]) -> None:
-        """Forget the jobs that are gone."""
+        """Forget all jobs except these."""
         for uid in self._asked.keys() - uids:
             self._asked.pop(uid, None)
             self._known.pop(uid, None)
 
-    async def _there(self, key: Key, uid: str, wanted: Named) -> bool:
-        kind, name = wanted
+    async def _there(self, key: Key, uid: str, item: Named) -> bool:
+        kind, name = item
         resource = OWNED[kind]
         try:
-            found = await self._api.get(resource, resource.named(key.namespace, name), METADATA_ONLY)
+            document = await self._api.get(resource, resource.named(key.namespace, name), METADATA_ONLY)
         except ApiFailure as error:
             if error.missing:
                 return False
             raise
-        return owner_uid(found["metadata"]) == uid
+        return owner_uid(document["metadata"]) == uid
 
 
 def _objects(job: str) -> tuple[Named, ...]:

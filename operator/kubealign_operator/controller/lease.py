@@ -1,4 +1,4 @@
-"""Which replica acts: the client's own leader election, with deadlines and a lease that is given back."""
+"""Leader election: the client library's election with deadlines and an early release of the lease."""
 
 import asyncio
 import logging
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class LeaseLost(Exception):
-    """Another may act now: this process must not."""
+    """Another replica may be the leader now: this process must stop."""
 
 
 class Lease:
-    """One candidate. `held` is what every write asks first."""
+    """A candidate for leadership. `ensure_leader` is called before every write."""
 
     def __init__(
         self, client: ApiClient, config: LeaderElectionConfig, namespace: str, identity: str
@@ -41,15 +41,19 @@ class Lease:
         return self._elected.is_set()
 
     def held(self) -> None:
-        """Raises NotLeading when the last renewal is so long ago that another may have taken the lease.
+        """Verify that no other replica can have acquired the lease.
 
-        It matters after a pause of the whole process, when nothing here has noticed yet."""
+        This matters after a pause of the whole process, before any timer in it has fired.
+
+        Raises:
+            NotLeader: The last renewal is older than the lease.
+        """
         age = time.monotonic() - self._lock.renewed
         if age > self._config.lease_seconds:
             raise NotLeading(f"the lease was last renewed {age:.1f} s ago")
 
     async def acquire(self) -> None:
-        """Return once this one leads."""
+        """Wait until this replica is the leader."""
         election = LeaderElection(
             Config(
                 self._lock,
@@ -70,14 +74,18 @@ class Lease:
             self._election.result()
 
     async def lost(self) -> None:
-        """Raises LeaseLost when it comes to that."""
+        """Wait until leadership is lost.
+
+        Raises:
+            LeaseLost: Always.
+        """
         if self._election is not None:
             await asyncio.wait([self._election])
             self._election.result()
         raise LeaseLost("the lease could not be renewed in time")
 
     async def give_back(self) -> None:
-        """Another takes it at its next try, not after the lease's end. Says so in the log when that fails."""
+        """Release the lease so that another replica acquires it at once. Failures are logged."""
         if self._election is not None:
             self._election.cancel()
             with suppress(asyncio.CancelledError, Exception):
@@ -86,7 +94,7 @@ class Lease:
             await self._lock.release()
 
     async def _nothing(self) -> None:
-        """`lost` tells."""
+        """Ignore the callback: `wait_until_lost` reports the loss."""
 
     async def _elect(self) -> None:
         self._elected.set()
@@ -94,16 +102,20 @@ class Lease:
 
 
 class _BoundedLock(LeaseLock):
-    """The library's lock waits up to five minutes for an answer, in which another gets the lease, and lets a
-    broken connection end the election. Here both are tries that failed."""
+    """A lease lock whose calls have deadlines.
+
+    The library's lock waits up to five minutes for an answer, in which another replica gets the lease, and
+    a broken
+    connection ends its election. Here both count as failed attempts.
+    """
 
     def __init__(
         self, config: LeaderElectionConfig, namespace: str, identity: str, client: ApiClient
     ) -> None:
         super().__init__(config.lease_name, namespace, identity, client)
-        #: When the last successful try began (monotonic).
+        #: Monotonic start time of the last successful renewal.
         self.renewed = float("-inf")
-        # A try is a read and a write: both fit between the holder's giving up and the lease's end.
+        # An attempt is a read and a write: both fit between the renew deadline and the lease's expiry.
         self._seconds = (config.lease_seconds - config.renew_deadline_seconds) / 2 * 0.9
 
     async def get(self, name: str, namespace: str) -> Any:
@@ -120,7 +132,7 @@ class _BoundedLock(LeaseLock):
         return await self._try(super().update(name, namespace, updated_record))
 
     async def release(self) -> None:
-        """Leave the lease without a holder, unless it has another."""
+        """Clear the holder of the lease, unless another replica holds it."""
         try:
             async with asyncio.timeout(self._seconds):
                 lease = await self.api_instance.read_namespaced_lease(self.name, self.namespace)
@@ -130,28 +142,28 @@ class _BoundedLock(LeaseLock):
                 lease.spec.renew_time = datetime.now(UTC)
                 await self.api_instance.replace_namespaced_lease(self.name, self.namespace, lease)
         except (ApiException, TimeoutError, aiohttp.ClientError, OSError) as error:
-            log.warning("the lease was not given back; it ends by itself: %r", error)
+            log.warning("the lease was not released; it will expire: %r", error)
         else:
-            log.info("the lease was given back")
+            log.info("released the lease")
 
     async def _create(self, name: str, namespace: str, election_record: Any) -> bool:
-        # The library's own passes `pretty=True`, which its client refuses.
+        # The library's method passes `pretty=True`, which its client rejects.
         lease = V1Lease(metadata=V1ObjectMeta(name=name), spec=self.update_lease(election_record))
         try:
             await self.api_instance.create_namespaced_lease(namespace, lease)
         except ApiException as error:
-            log.warning("the lease could not be made: %s %s", error.status, error.reason)
+            log.warning("the lease could not be created: %s %s", error.status, error.reason)
             return False
         return True
 
     async def _try(self, call: Any) -> bool:
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             async with asyncio.timeout(self._seconds):
-                done = bool(await call)
+                is_renewed = bool(await call)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             log.warning("the lease could not be written: %r", error)
             return False
-        if done:
-            self.renewed = began
-        return done
+        if is_renewed:
+            self.renewed = started
+        return is_renewed

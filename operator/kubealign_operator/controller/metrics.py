@@ -1,4 +1,4 @@
-"""What the operator measures of itself, for Prometheus."""
+"""Prometheus metrics of the operator."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable
@@ -11,55 +11,55 @@ _RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5
 
 
 class Metrics:
-    """One registry. `jobs` and `depth` are asked at each scrape."""
+    """One registry. The phases and the queue depth are read at each scrape."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._calls = Counter(
             "kubealign_operator_api_calls",
-            "Calls of the Kubernetes API; code none: no whole answer.",
+            "Calls of the Kubernetes API; code none: no complete answer.",
             ("verb", "resource", "code"),
             registry=self._registry,
         )
         self._call_seconds = Histogram(
             "kubealign_operator_api_seconds",
-            "Until a call's answer; of a watch, until its end.",
+            "Duration of a call until its answer; of a watch until its end.",
             ("verb",),
             buckets=_CALL_BUCKETS,
             registry=self._registry,
         )
         self._reconcile_seconds = Histogram(
             "kubealign_operator_reconcile_seconds",
-            "One look at a job and what was done about it.",
+            "Duration of one reconcile of a job.",
             buckets=_RECONCILE_BUCKETS,
             registry=self._registry,
         )
         self._errors = Counter(
             "kubealign_operator_reconcile_errors",
-            "Looks at a job that ended early, by reason.",
+            "Reconciles that failed, by reason.",
             ("reason",),
             registry=self._registry,
         )
         self._jobs = Gauge("kubealign_jobs", "Jobs by phase.", ("phase",), registry=self._registry)
         self._depth = Gauge(
-            "kubealign_operator_queue_depth", "Jobs that wait for a look.", registry=self._registry
+            "kubealign_operator_queue_depth", "Jobs that wait to be reconciled.", registry=self._registry
         )
-        self._leader = Gauge("kubealign_operator_leader", "1: this one acts.", registry=self._registry)
+        self._leader = Gauge("kubealign_operator_leader", "1: this replica is the leader.", registry=self._registry)
         self._redis = Gauge(
-            "kubealign_operator_redis_up", "1: Redis answered the last time.", registry=self._registry
+            "kubealign_operator_redis_up", "1: the last call to Redis succeeded.", registry=self._registry
         )
         self._relists = Counter(
-            "kubealign_operator_lists", "Full lists, by resource.", ("resource",), registry=self._registry
+            "kubealign_operator_lists", "Full lists of the API server, by resource.", ("resource",), registry=self._registry
         )
         self._events_dropped = Counter(
-            "kubealign_operator_events_dropped", "Events that were not sent.", registry=self._registry
+            "kubealign_operator_events_dropped", "Kubernetes events that were dropped.", registry=self._registry
         )
         self._phases: Callable[[], Iterable[str]] = tuple
         self._seen_phases: set[str] = set()
 
     def watch(self, phases: Callable[[], Iterable[str]], depth: Callable[[], float]) -> None:
-        """From where a scrape takes the phase of every job, and how many wait."""
+        """Set the sources of the job phases and the queue depth, which are read at each scrape."""
         self._phases = phases
         self._depth.set_function(depth)
 
@@ -86,7 +86,7 @@ class Metrics:
         self._redis.set(answers)
 
     def page(self) -> bytes:
-        """The whole page, in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         tally = Tally(self._phases())
         self._seen_phases |= tally.keys()
         for phase in self._seen_phases:

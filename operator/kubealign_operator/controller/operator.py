@@ -1,4 +1,4 @@
-"""The operator as a process: pages, lease, and what works while the lease is held."""
+"""The operator process: HTTP endpoints, leader election, and the manager that runs while leading."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Operator:
-    """One replica."""
+    """One replica of the operator."""
 
     def __init__(self, config: OperatorConfig) -> None:
         self._config = config
@@ -28,16 +28,21 @@ class Operator:
         self._missing: str | None = "not connected yet"
 
     async def run(self) -> None:
-        """Until cancelled, which gives the lease back. Raises ConfigError and AddressError for what cannot be
-        used; an ExceptionGroup with LeaseLost, NotLeading or NeverSynced when it must not go on."""
+        """Run until cancelled, which releases the lease.
+
+        Raises:
+            ConfigError: The configuration cannot be used.
+            AddressError: An address cannot be listened on.
+            ExceptionGroup: With LeaseLost, NotLeader or SyncTimeout when the replica must stop.
+        """
         config = self._config
-        pages = Pages(self._metrics, config.metrics_address, config.health_address, lambda: self._missing)
-        async with pages, await connect(config) as client, self._leading(client) as (guard, lost):
+        endpoints = Pages(self._metrics, config.metrics_address, config.health_address, lambda: self._missing)
+        async with endpoints, await connect(config) as client, self._leading(client) as (guard, lost):
             await self._work(client, guard, lost)
 
     @asynccontextmanager
     async def _leading(self, client: ApiClient) -> AsyncIterator[tuple[Callable[[], None], Lease | None]]:
-        # A standby is as ready as it can be: an update of the Deployment waits for it.
+        # A standby replica reports ready: a rollout of the Deployment waits for it.
         self._missing = None
         election = self._config.leader_election
         if election is None:
@@ -56,14 +61,14 @@ class Operator:
             await lease.give_back()
 
     async def _work(self, client: ApiClient, guard: Callable[[], None], lease: Lease | None) -> None:
-        assembly = Assembly(self._config, client, self._metrics, self._identity, guard)
-        async with aclosing(assembly), asyncio.TaskGroup() as tasks:
+        manager = Assembly(self._config, client, self._metrics, self._identity, guard)
+        async with aclosing(manager), asyncio.TaskGroup() as tasks:
             if lease is not None:
                 tasks.create_task(lease.lost())
-            for work in assembly.watching():
-                tasks.create_task(work)
-            self._missing = "the first lists of jobs and pods are not there yet"
-            await assembly.synced()
+            for coroutine in manager.watching():
+                tasks.create_task(coroutine)
+            self._missing = "waiting for the first lists of jobs and pods"
+            await manager.synced()
             self._missing = None
-            for work in assembly.working():
-                tasks.create_task(work)
+            for coroutine in manager.working():
+                tasks.create_task(coroutine)

@@ -1,4 +1,4 @@
-"""/metrics, /livez and /readyz, over plain HTTP."""
+"""HTTP endpoints /metrics, /livez and /readyz."""
 
 from collections.abc import Callable
 
@@ -10,13 +10,18 @@ _PROMETHEUS = "text/plain; version=0.0.4"
 
 
 class AddressError(Exception):
-    """An address of the configuration cannot be listened on."""
+    """A configured address cannot be listened on."""
 
 
 class Pages:
-    """An async context manager: serves while it is open. `ready` is asked at each /readyz: why not, or None.
+    """HTTP endpoints as an async context manager.
 
-    The event loop that answers /livez is the one that does all the work: stuck, it does not answer."""
+    /livez is answered by the event loop that does all the work, so a blocked loop fails the liveness
+    probe.
+
+    Args:
+        ready: Called at each /readyz; returns the reason for not being ready, or None.
+    """
 
     def __init__(
         self, metrics: Metrics, metrics_address: str, health_address: str, ready: Callable[[], str | None]
@@ -38,7 +43,11 @@ class Pages:
         self._runners: list[web.AppRunner] = []
 
     async def __aenter__(self) -> "Pages":
-        """Raises AddressError."""
+        """Start listening.
+
+        Raises:
+            AddressError: An address cannot be listened on.
+        """
         for address, routes in self._routes.items():
             host, _, port = address.rpartition(":")
             application = web.Application()
@@ -65,5 +74,5 @@ class Pages:
         return web.Response(text="ok\n")
 
     async def _is_ready(self, _: web.Request) -> web.Response:
-        missing = self._ready()
-        return web.Response(text="ok\n") if missing is None else web.Response(text=f"{missing}\n", status=503)
+        reason = self._ready()
+        return web.Response(text="ok\n") if reason is None else web.Response(text=f"{reason}\n", status=503)

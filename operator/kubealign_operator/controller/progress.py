@@ -1,4 +1,4 @@
-"""What the drivers say of themselves, read from Redis every few seconds for all running jobs at once."""
+"""Progress of the running jobs' drivers, polled from Redis for all jobs at once."""
 
 import asyncio
 import json
@@ -15,14 +15,14 @@ from kubealign_operator.render.reading import number
 
 log = logging.getLogger(__name__)
 
-#: Phases in which a driver may say something.
+#: Phases in which a driver may report progress.
 SPEAKING = ("Starting", "Running", "Suspending")
-#: Names of the figures in a step's metrics, see docs/metrics.md.
+#: Names of metrics, see docs/metrics.md.
 _REWARD, _KL = "reward/mean", "kl/reference"
 
 
 class NoProgress:
-    """Where there is no Redis."""
+    """The progress of a platform without Redis."""
 
     def of(self, uid: str) -> Progress | None:
         return None
@@ -35,7 +35,7 @@ class NoProgress:
 
 
 class ProgressReader:
-    """`changed` is called for a job whose driver said something new: at most once each `seconds`."""
+    """Polls progress. `on_change` is called for a job with new progress, at most once per `seconds`."""
 
     def __init__(
         self, redis: RedisServer, jobs: Jobs, changed: Callable[[Key], None], seconds: float
@@ -47,22 +47,22 @@ class ProgressReader:
         self._held: dict[str, Progress] = {}
 
     def of(self, uid: str) -> Progress | None:
-        """What was read last; None: nothing yet."""
+        """Return the last progress; None: none yet."""
         return self._held.get(uid)
 
     async def refresh(self, key: Key, uid: str) -> None:
-        """Read one job's now: its driver has ended, and said its last. Without Redis nothing changes."""
+        """Read the final progress of a job whose driver has ended. Without Redis nothing changes."""
         try:
-            said = await self._redis.said([names.redis_prefix(key.namespace, key.name)])
+            replies = await self._redis.said([names.redis_prefix(key.namespace, key.name)])
         except RedisAway as error:
             log.debug("%s", error)
             return
-        progress = understood(*said[0])
+        progress = understood(*replies[0])
         if progress is not None:
             self._held[uid] = progress
 
     async def run(self) -> None:
-        """Until cancelled. Whoever keeps the users tells that Redis is away."""
+        """Poll until cancelled. RedisUserSync logs that Redis is unavailable."""
         while True:
             try:
                 await self.read()
@@ -71,14 +71,18 @@ class ProgressReader:
             await asyncio.sleep(self._seconds)
 
     async def read(self) -> None:
-        """Once. Raises RedisAway."""
-        speaking = [(key, held.uid) for key, held in self._jobs.items() if held.phase in SPEAKING]
-        prefixes = [names.redis_prefix(key.namespace, key.name) for key, _ in speaking]
-        said = await self._redis.said(prefixes)
-        present = {held.uid for _, held in self._jobs.items()}
+        """Poll once.
+
+        Raises:
+            RedisUnavailable: Redis does not answer.
+        """
+        active = [(key, job.uid) for key, job in self._jobs.items() if job.phase in SPEAKING]
+        prefixes = [names.redis_prefix(key.namespace, key.name) for key, _ in active]
+        replies = await self._redis.said(prefixes)
+        present = {job.uid for _, job in self._jobs.items()}
         for uid in self._held.keys() - present:
             del self._held[uid]
-        for (key, uid), (status, entries) in zip(speaking, said, strict=True):
+        for (key, uid), (status, entries) in zip(active, replies, strict=True):
             progress = understood(status, entries)
             if progress is not None and progress != self._held.get(uid):
                 self._held[uid] = progress
@@ -86,28 +90,28 @@ class ProgressReader:
 
 
 def understood(status: dict[str, str], entries: list[tuple[str, dict[str, str]]]) -> Progress | None:
-    """Of the status hash and the metrics, newest first; None as long as the driver has said nothing."""
+    """Parse the status hash and the metrics entries, newest first; None: the driver has not reported yet."""
     if not status:
         return None
-    figures: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for _, entry in reversed(entries):
-        figures |= _figures(entry.get("json", ""))
+        metrics |= _figures(entry.get("json", ""))
     return Progress(
         step=_whole(status.get("step")),
         max_steps=_whole(status.get("max_steps")),
         weight_version=_whole(status.get("weight_version")),
-        reward=number(figures.get(_REWARD)),
-        kl=number(figures.get(_KL)),
+        reward=number(metrics.get(_REWARD)),
+        kl=number(metrics.get(_KL)),
         waiting_for=status.get("waiting_for", ""),
     )
 
 
 def _figures(text: str) -> dict[str, Any]:
     try:
-        held = json.loads(text)
+        metrics = json.loads(text)
     except ValueError:
         return {}
-    return held if isinstance(held, dict) else {}
+    return metrics if isinstance(metrics, dict) else {}
 
 
 def _whole(text: str | None) -> int | None:

@@ -1,6 +1,6 @@
-"""Which jobs to look at next: each at most once in the queue, and by one worker at a time.
+"""The queue of jobs to reconcile: each key is queued at most once and processed by one worker at a time.
 
-Level-triggered: a key says that something may have changed, never what.
+Level-triggered: a key means that something may have changed, not what.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _DOUBLINGS = 16
 
 
 class WorkQueue(Generic[K]):
-    """Used from one event loop. What is added while a worker has it comes back once the worker is done."""
+    """A work queue for one event loop. A key added while a worker processes it is queued again afterwards."""
 
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
         self._chance = chance
@@ -29,11 +29,11 @@ class WorkQueue(Generic[K]):
         self._timers: dict[K, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
-        """Those that wait for a worker; those that wait for a time are not among them."""
+        """Return the number of keys that wait for a worker, without delayed ones."""
         return len(self._ready)
 
     def add(self, key: K) -> None:
-        """Look at it as soon as a worker is free."""
+        """Queue the key for the next free worker."""
         self._drop_timer(key)
         if key in self._working:
             self._again.add(key)
@@ -42,42 +42,46 @@ class WorkQueue(Generic[K]):
             self._news.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Look at it then, unless it is looked at sooner anyway. The soonest time counts."""
+        """Queue the key after a delay, unless it is queued earlier. The earliest time wins."""
         loop = asyncio.get_running_loop()
-        held = self._timers.get(key)
-        if held is not None and held.when() <= loop.time() + seconds:
+        timer = self._timers.get(key)
+        if timer is not None and timer.when() <= loop.time() + seconds:
             return
         self._drop_timer(key)
         self._timers[key] = loop.call_later(seconds, self._due, key)
 
     def retry(self, key: K, at_least: float = 0.0) -> float:
-        """Look at it again after a pause that doubles with each failure in a row; returns the seconds.
+        """Queue the key after a backoff that doubles with each consecutive failure.
 
-        The jitter keeps a thousand jobs that failed together from coming back together."""
+        The jitter keeps a thousand jobs that failed together from retrying together.
+
+        Returns:
+            The delay in seconds.
+        """
         failures = self._failures.get(key, 0)
         self._failures[key] = min(failures + 1, _DOUBLINGS)
-        longest: float = min(_FIRST_SECONDS * 2**failures, _LONGEST_SECONDS)
-        seconds = max(at_least, longest / 2) + self._chance() * longest / 2
+        delay: float = min(_FIRST_SECONDS * 2**failures, _LONGEST_SECONDS)
+        seconds = max(at_least, delay / 2) + self._chance() * delay / 2
         self.add_after(key, seconds)
         return seconds
 
     def forget(self, key: K) -> None:
-        """It went well: the next failure is its first."""
+        """Reset the backoff of the key."""
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """The one that waits longest; no other worker gets it before `done`."""
+        """Return the key that has waited longest; no other worker gets it before `done`."""
         while not self._ready:
             self._news.clear()
             await self._news.wait()
         key, _ = self._ready.popitem(last=False)
         self._working.add(key)
-        # A look now serves what a later one was wanted for: who still wants it says so again.
+        # This reconcile also serves a later request: the planner requests a requeue again if needed.
         self._drop_timer(key)
         return key
 
     def done(self, key: K) -> None:
-        """The worker is through with it."""
+        """Mark the key as processed."""
         self._working.discard(key)
         if key in self._again:
             self._again.discard(key)

@@ -1,4 +1,4 @@
-"""One look at a job: observe, render, act. And the workers that do it over and over."""
+"""Reconciles one job: observe, plan, execute. Also contains the worker loop."""
 
 import logging
 import time
@@ -24,16 +24,16 @@ from kubealign_operator.render.rendered import Rendered
 
 log = logging.getLogger(__name__)
 
-#: What a look at a job comes to, at this time.
+#: Returns the plan for the observed state at a point in time.
 Render = Callable[[Sequence[Process], Observed, datetime], Rendered]
 
-# After our own writes, whose echo on the watch tells us nothing new: one more look, together with what the
-# cluster makes of them.
+# The watch's echo of own writes is no news: reconcile once more after a while, together with the cluster's
+# reaction to the writes.
 _SETTLE_SECONDS = 1.0
 
 
 class Reconciler:
-    """Level-triggered: it works from what is there now, and forgetting all it knows costs only calls."""
+    """A level-triggered reconciler: it works from the current state; losing its caches only costs calls."""
 
     def __init__(
         self,
@@ -58,22 +58,22 @@ class Reconciler:
         self._metrics = metrics
 
     async def work(self) -> None:
-        """One worker, until cancelled."""
+        """Run one worker until cancelled."""
         while True:
             key = await self._queue.get()
-            began = time.monotonic()
+            started = time.monotonic()
             try:
                 await self._look(key)
             finally:
                 self._queue.done(key)
-                self._metrics.reconciled(time.monotonic() - began)
+                self._metrics.reconciled(time.monotonic() - started)
 
     async def _look(self, key: Key) -> None:
-        """Whatever goes wrong with one job costs that job a pause, and the others nothing."""
+        """Reconcile a job. A failure delays this job and does not affect other jobs."""
         try:
-            settled = await self.reconcile(key)
+            is_settled = await self.reconcile(key)
         except Stale as error:
-            log.debug("%s changed meanwhile: %s", key, error)
+            log.debug("%s changed during the reconcile: %s", key, error)
             self._failed(key, "Stale")
         except ApiAway as error:
             log.warning("%s: %s", key, error, extra={"job": str(key)})
@@ -85,54 +85,61 @@ class Reconciler:
         except NotLeading:
             raise
         except Exception:
-            log.exception("%s: a fault of the operator", key, extra={"job": str(key)})
+            log.exception("%s: internal error of the operator", key, extra={"job": str(key)})
             self._failed(key, "Fault")
         else:
-            if settled:
+            if is_settled:
                 self._queue.forget(key)
             else:
                 self._queue.retry(key)
 
     async def reconcile(self, key: Key) -> bool:
-        """False: something was refused, and is to be tried again after a pause.
+        """Reconcile a job once.
 
-        Raises Stale, and what Api raises."""
-        held = self._jobs.get(key)
-        if held is None or held.deleting:
+        Returns:
+            False when a creation was refused and must be retried with backoff.
+
+        Raises:
+            StaleObservation: The job has changed since it was observed.
+            ApiStatusError: The API server refused a call.
+            ApiUnavailable: The API server did not answer in time.
+        """
+        job = self._jobs.get(key)
+        if job is None or job.deleting:
             return True
-        observed = await self._observe(key, held)
-        if self._jobs.get(key) is not held:
-            raise Stale("seen anew while its objects were asked for")
-        wanted = self._render(held.processes, observed, datetime.now(UTC))
-        done = await self._actor.act(key, held, wanted)
-        if self._refusals.replace(held.uid, done.refused):
-            # The refusal, or its end, belongs into the status at once.
+        observed = await self._observe(key, job)
+        if self._jobs.get(key) is not job:
+            raise Stale("the job changed while its objects were read")
+        plan = self._render(job.processes, observed, datetime.now(UTC))
+        result = await self._actor.act(key, job, plan)
+        if self._refusals.replace(job.uid, result.refused):
+            # The refusal, or its end, must be shown in the status at once.
             self._queue.add(key)
-        elif done.wrote:
+        elif result.wrote:
             self._queue.add_after(key, _SETTLE_SECONDS)
-        if wanted.again_after is not None:
-            self._queue.add_after(key, max(0.0, wanted.again_after))
-        return not done.refused
+        if plan.again_after is not None:
+            self._queue.add_after(key, max(0.0, plan.again_after))
+        return not result.refused
 
-    async def _observe(self, key: Key, held: HeldJob) -> Observed:
-        needed = {name: self._jobs.get(Key(key.namespace, name)) for name in held.needs}
-        objects = await self._existence.of(key, held)
-        if held.phase in SPEAKING and any(_ended_driver(pod) for pod in self._pods.of(key)):
-            await self._progress.refresh(key, held.uid)
+    async def _observe(self, key: Key, tracked: HeldJob) -> Observed:
+        needed_jobs = {name: self._jobs.get(Key(key.namespace, name)) for name in tracked.needs}
+        objects = await self._existence.of(key, tracked)
+        if tracked.phase in SPEAKING and any(_ended_driver(pod) for pod in self._pods.of(key)):
+            await self._progress.refresh(key, tracked.uid)
         return Observed(
-            job=held.job,
+            job=tracked.job,
             pods=self._pods.of(key),
             objects=objects,
-            refusals=self._refusals.of(held.uid),
-            dependencies={name: job_view(found.job) if found else None for name, found in needed.items()},
+            refusals=self._refusals.of(tracked.uid),
+            dependencies={name: job_view(dependency.job) if dependency else None for name, dependency in needed_jobs.items()},
             circle=circle(key.name, lambda name: self._awaited(Key(key.namespace, name))),
-            progress=self._progress.of(held.uid),
+            progress=self._progress.of(tracked.uid),
         )
 
     def _awaited(self, key: Key) -> frozenset[str]:
-        """The jobs that one waits for, or would."""
-        held = self._jobs.get(key)
-        return frozenset() if held is None or held.phase == JobPhase.SUCCEEDED else frozenset(held.needs)
+        """Return the unfinished dependencies of a job."""
+        job = self._jobs.get(key)
+        return frozenset() if job is None or job.phase == JobPhase.SUCCEEDED else frozenset(job.needs)
 
     def _failed(self, key: Key, reason: str, at_least: float = 0.0) -> None:
         self._metrics.failed(reason)

@@ -1,6 +1,6 @@
-"""The platform's Redis: a user for each job, and what the jobs' drivers say there.
+"""The platform's Redis: a user for each job, and the progress that the drivers write.
 
-Redis is never in the way: whatever is asked of it when it is away is asked again later.
+Redis is never a prerequisite: a call that fails while it is unavailable is repeated later.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ _SCANNED_AT_ONCE = 1000
 
 
 class RedisAway(Exception):
-    """It did not answer, or refused."""
+    """Redis did not answer, or refused the command."""
 
 
 class RedisServer:
-    """As its administrator. Every method raises RedisAway."""
+    """Redis with administrator rights. Every method raises RedisUnavailable."""
 
     def __init__(self, config: RedisConfig) -> None:
         self._config = config
@@ -43,7 +43,7 @@ class RedisServer:
             self._held = None
 
     async def users(self) -> dict[str, str]:
-        """Name -> the first pattern of keys that it may touch; empty where it has none."""
+        """Return user name -> first key pattern that the user may access; empty: none."""
         lines: list[str] = await self._ask("ACL LIST")
         users = {}
         for line in lines:
@@ -52,7 +52,8 @@ class RedisServer:
         return users
 
     async def make_user(self, user: str, password: str, prefix: str) -> None:
-        """It may do everything harmless to keys and channels that begin with the prefix, and nothing else."""
+        """Create a user with all harmless commands on keys and channels with this prefix, and nothing else.
+        """
         pattern = f"{literal(prefix)}*"
         digest = hashlib.sha256(password.encode()).hexdigest()
         rules = (
@@ -69,15 +70,15 @@ class RedisServer:
         await self._ask("ACL SETUSER", user, *rules)
 
     async def remove_user(self, user: str) -> None:
-        """Its connections are closed."""
+        """Delete the user and close its connections."""
         await self._ask("ACL DELUSER", user)
 
     async def remove_keys(self, prefix: str) -> None:
-        """What a job left; heartbeats expire by themselves."""
+        """Delete the keys of a job; heartbeats expire by themselves."""
         await self._ask("UNLINK", *(prefix + name for name in _KEYS))
 
     async def speakers(self) -> set[Key]:
-        """The jobs that have keys. It looks at the name of every key that Redis holds."""
+        """Return the jobs that have keys. Scans every key of Redis."""
         try:
             scanned = self._client().scan_iter(match=f"{names.KUBEALIGN}:*", count=_SCANNED_AT_ONCE)
             jobs = {job_of(name) async for name in scanned}
@@ -86,7 +87,7 @@ class RedisServer:
         return {job for job in jobs if job is not None}
 
     async def said(self, prefixes: Sequence[str]) -> list[tuple[dict[str, str], list[Any]]]:
-        """For each job its status, and the newest entries of its metrics; one round trip."""
+        """Return (status, newest metrics entries) for each job, in one round trip."""
         if not prefixes:
             return []
         try:
@@ -119,7 +120,7 @@ class RedisServer:
                 ssl_ca_certs=str(config.ca_file) if config.ca_file else None,
                 socket_timeout=_ANSWER_SECONDS,
                 socket_connect_timeout=_ANSWER_SECONDS,
-                # Who asks has a time to ask again.
+                # The callers repeat the command at their own interval.
                 retry=Retry(NoBackoff(), 0),
                 decode_responses=True,
             )
@@ -127,7 +128,7 @@ class RedisServer:
 
 
 def job_of(name: str) -> Key | None:
-    """Whose key it is, or pattern of keys; None: no job's."""
+    """Return the job of a key or key pattern; None: it belongs to no job."""
     match name.split(":"):
         case [names.KUBEALIGN, namespace, job, _, *_]:
             return Key(namespace, job)
@@ -135,5 +136,5 @@ def job_of(name: str) -> Key | None:
 
 
 def literal(text: str) -> str:
-    """As a Redis glob that matches the text and nothing else."""
+    """Escape the text for a Redis glob pattern."""
     return "".join(f"\\{character}" if character in "*?[]\\" else character for character in text)

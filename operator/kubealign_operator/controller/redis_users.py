@@ -1,4 +1,4 @@
-"""Keeps Redis' users as the jobs are: one for each job that has credentials, none for those that are over."""
+"""Reconciles Redis users with the jobs: one for each job with credentials, none for finished jobs."""
 
 import asyncio
 import logging
@@ -20,9 +20,12 @@ _FINAL = ("Succeeded", "Failed")
 
 
 class RedisUsers:
-    """`run` compares every few seconds; a new job's user is made as soon as its credentials are.
+    """Reconciles Redis users every few seconds; the user of a new job is created as soon as its credentials
+    are.
 
-    `namespaces` are those that this operator looks after (empty: all): other users are left alone."""
+    `namespaces` are those that this operator reconciles (empty: all): users of other namespaces are left
+    alone.
+    """
 
     def __init__(
         self, redis: RedisServer, api: Api, jobs: Jobs, metrics: Metrics, namespaces: Sequence[str]
@@ -33,47 +36,49 @@ class RedisUsers:
         self._metrics = metrics
         self._namespaces = frozenset(namespaces)
         self._issued: dict[str, tuple[Key, str]] = {}
-        #: Jobs that may have keys; None: not read yet, whatever was known before is in Redis alone.
+        #: Jobs that may have keys; None: not read from Redis yet.
         self._speakers: set[Key] | None = None
         self._wake = asyncio.Event()
         self._away = False
 
     def issued(self, key: Key, uid: str, password: str) -> None:
-        """The credentials of this job were made just now."""
+        """Record that the credentials of this job have just been created."""
         self._issued[uid] = (key, password)
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled. The jobs must have been listed before."""
+        """Reconcile until cancelled. The jobs must have been listed before."""
         while True:
             self._wake.clear()
             try:
                 await self.compare()
             except RedisAway as error:
                 if not self._away:
-                    log.warning("Redis is away; jobs go on without it: %s", error)
+                    log.warning("Redis is unavailable; jobs continue without it: %s", error)
                 self._away = True
             else:
                 if self._away:
-                    log.info("Redis is back")
+                    log.info("Redis is available again")
                 self._away = False
             self._metrics.redis_answers(not self._away)
             await self._pause()
 
     async def compare(self) -> None:
-        """Once, and from what Redis says now: whether it was started again makes no difference.
+        """Reconcile once, from Redis' current state: a restart of Redis makes no difference.
 
-        Raises RedisAway."""
+        Raises:
+            RedisUnavailable: Redis does not answer.
+        """
         for uid, (key, password) in list(self._issued.items()):
-            # What an earlier job of this name said is not this one's progress.
+            # Keys of an earlier job of the same name are not this job's progress.
             await self._redis.remove_keys(names.redis_prefix(key.namespace, key.name))
             await self._make(key, uid, password)
             self._issued.pop(uid, None)
         present = await self._redis.users()
         active = {
-            names.redis_user(held.uid): (key, held.uid)
-            for key, held in self._jobs.items()
-            if held.phase not in _FINAL
+            names.redis_user(job.uid): (key, job.uid)
+            for key, job in self._jobs.items()
+            if job.phase not in _FINAL
         }
         for user, (key, uid) in active.items():
             if user not in present:
@@ -82,7 +87,7 @@ class RedisUsers:
         await self._forget()
 
     async def _pause(self) -> None:
-        # What is issued while it is away waits for its return like the rest.
+        # While Redis is unavailable, newly issued credentials do not shorten the pause.
         wait = asyncio.Event().wait() if self._away else self._wake.wait()
         try:
             async with asyncio.timeout(_EVERY_SECONDS):
@@ -91,9 +96,11 @@ class RedisUsers:
             return
 
     async def _make_again(self, key: Key, uid: str) -> None:
-        """Of a job whose credentials were made before, by another process or for a Redis that forgot."""
-        held = self._jobs.get(key)
-        if held is None or not held.phase:
+        """Restore the user of a job whose credentials are older than this process, or than a Redis that lost
+        its users.
+        """
+        job = self._jobs.get(key)
+        if job is None or not job.phase:
             return
         try:
             secret = await self._api.get(SECRETS, SECRETS.named(key.namespace, names.credentials(key.name)))
@@ -108,15 +115,17 @@ class RedisUsers:
         prefix = names.redis_prefix(key.namespace, key.name)
         await self._redis.make_user(names.redis_user(uid), password, prefix)
 
-    async def _sweep(self, others: dict[str, str]) -> None:
-        """Users of jobs that are over."""
-        for user, pattern in others.items():
+    async def _sweep(self, stale: dict[str, str]) -> None:
+        """Delete the users of finished jobs."""
+        for user, pattern in stale.items():
             key = _job_of(user, pattern)
             if key is not None and self._is_ours(key):
                 await self._redis.remove_user(user)
 
     async def _forget(self) -> None:
-        """The keys of jobs that are gone without a namesake. Their users went before: nobody writes."""
+        """Delete the keys of deleted jobs without a successor of the same name. Their users are gone, so
+        nobody writes.
+        """
         if self._speakers is None:
             self._speakers = {key for key in await self._redis.speakers() if self._is_ours(key)}
         present = {key for key, _ in self._jobs.items()}
@@ -129,5 +138,5 @@ class RedisUsers:
 
 
 def _job_of(user: str, pattern: str) -> Key | None:
-    """Whose user it is, by the keys that it may touch; None: none of ours."""
+    """Return the job of a user, from its key pattern; None: it is no job's user."""
     return job_of(pattern) if user.startswith(names.redis_user("")) else None

@@ -1,9 +1,11 @@
-"""Keeps a store like the API server's: a list in pages, then a watch that goes on where it was.
+"""Mirrors objects of the API server into a store: a paged list, then a watch that resumes after it.
 
-The official client's SharedInformer was measured and left: it keeps whole objects (six thousand pods take
-more memory than the operator may have), lists in one answer, reconnects at once to a server that is down, and
-has no deadline for a silent connection. Here objects are cut down before they are kept, pages are small,
-bookmarks move the place to go on from, and every failure has a pause that doubles.
+The official client's SharedInformer was measured and rejected: it keeps complete objects (six thousand
+pods take
+more memory than the operator may have), lists in one response, reconnects at once to a server that is
+down, and
+has no deadline for a silent connection. Here objects are reduced before they are stored, pages are small,
+bookmarks advance the resume point, and every failure has an exponential backoff.
 """
 
 import asyncio
@@ -20,33 +22,38 @@ from kubealign_operator.controller.resources import Resource, version
 log = logging.getLogger(__name__)
 
 _PAGE = 100
-# The server ends a watch itself: another of its replicas may then take it.
+# The server ends a watch itself, so that another of its replicas may take the next one.
 _WATCH_SECONDS = 300
-# A bookmark comes each minute: longer silence is a connection that broke without a word.
+# A bookmark arrives every minute: a longer silence means a broken connection.
 _SILENCE_SECONDS = 90.0
 _LIST_AGAIN_SECONDS = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 
 
 class Store(Protocol):
-    """Takes what the API server says, in the order of its versions."""
+    """Receives the objects of the API server in the order of their versions."""
 
     def put(self, item: Json) -> None:
-        """It is there, as this says."""
+        """Add or replace the object."""
 
     def remove(self, item: Json) -> None:
-        """It is gone."""
+        """Remove the object."""
 
     def sweep(self, namespace: str | None, kept: set[str], reached: int) -> None:
-        """A list at version `reached` had these uids: what is older and not among them is gone."""
+        """Remove the objects that are older than a list and not in it.
+
+        Args:
+            kept: uids in the list.
+            reached: resourceVersion of the list.
+        """
 
     def reach(self, namespace: str | None, reached: int) -> None:
-        """Everything up to this version has been told."""
+        """Record that all events up to this version were delivered."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What is watched: a kind, in one namespace (None: all), with these labels."""
+    """The watched objects: a kind, in one namespace (None: all), with these labels."""
 
     resource: Resource
     namespace: str | None = None
@@ -62,7 +69,7 @@ class Scope:
 
 
 class Reflector:
-    """`synced` is set once the first list is in the store."""
+    """Mirrors one scope. `synced` is set once the first list is stored."""
 
     def __init__(self, api: Api, scope: Scope, store: Store, metrics: Metrics, resync_seconds: float) -> None:
         self.synced = asyncio.Event()
@@ -75,50 +82,50 @@ class Reflector:
         self._pause = _FIRST_PAUSE
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Mirror until cancelled."""
         loop = asyncio.get_running_loop()
-        lost = True
+        must_list = True
         while True:
             if await self._listed():
                 self.synced.set()
-                # Not all at the same time, nor together with the other kinds.
+                # Jitter: not all kinds and namespaces at the same time.
                 seconds = self._resync * random.uniform(0.9, 1.1)
-            elif lost:
+            elif must_list:
                 continue
             else:
-                # The list was only to be sure: what the watch tells is worth more than waiting for it.
+                # The list was only a resync: continuing the watch matters more than repeating it.
                 seconds = min(self._resync, _LIST_AGAIN_SECONDS)
             until = loop.time() + seconds
-            lost = False
-            while not lost and (left := until - loop.time()) > 0:
-                lost = not await self._watched(min(left, _WATCH_SECONDS))
+            must_list = False
+            while not must_list and (remaining := until - loop.time()) > 0:
+                must_list = not await self._watched(min(remaining, _WATCH_SECONDS))
 
     async def _listed(self) -> bool:
-        """False: it did not come to an end; a pause was made."""
-        kept: set[str] = set()
+        """List all objects. False: the list failed, and the backoff has passed."""
+        uids: set[str] = set()
         query = {**self._scope.query, "limit": _PAGE}
         try:
             while True:
                 page = await self._api.list(self._scope.resource, self._scope.path, query)
                 for item in page["items"]:
-                    kept.add(item["metadata"]["uid"])
+                    uids.add(item["metadata"]["uid"])
                     self._store.put(item)
-                reached = version(page["metadata"])
-                follows = page["metadata"].get("continue")
-                if not follows:
+                listed_version = version(page["metadata"])
+                continue_token = page["metadata"].get("continue")
+                if not continue_token:
                     break
-                query["continue"] = follows
+                query["continue"] = continue_token
         except (ApiFailure, ApiAway) as error:
             await self._back_off("list", error)
             return False
         self._metrics.listed(self._scope.resource.plural)
-        self._store.sweep(self._scope.namespace, kept, reached)
-        self._reach(reached)
+        self._store.sweep(self._scope.namespace, uids, listed_version)
+        self._reach(listed_version)
         self._pause = _FIRST_PAUSE
         return True
 
     async def _watched(self, seconds: float) -> bool:
-        """One watch. False: what happened since is forgotten, and only a list helps."""
+        """Run one watch. False: the resume point has expired, and a new list is required."""
         query = {
             **self._scope.query,
             "watch": 1,
@@ -126,7 +133,7 @@ class Reflector:
             "resourceVersion": self._version,
             "timeoutSeconds": max(1, round(seconds)),
         }
-        began = asyncio.get_running_loop().time()
+        started = asyncio.get_running_loop().time()
         try:
             async with self._api.watch(
                 self._scope.resource, self._scope.path, query, _SILENCE_SECONDS
@@ -136,12 +143,12 @@ class Reflector:
                     self._pause = _FIRST_PAUSE
         except (ApiFailure, ApiAway) as error:
             if isinstance(error, ApiFailure) and error.expired:
-                log.info("the watch of %s is too old: listing again", self._scope.resource.plural)
+                log.info("the watch of %s has expired: listing again", self._scope.resource.plural)
                 return False
             await self._back_off("watch", error)
             return True
-        if asyncio.get_running_loop().time() - began < 1.0:
-            # A server that ends every watch at once is not asked as fast as it answers.
+        if asyncio.get_running_loop().time() - started < 1.0:
+            # A server that ends every watch at once must not cause a busy loop.
             await self._sleep()
         return True
 
@@ -158,14 +165,14 @@ class Reflector:
             self._store.remove(item)
         self._reach(version(item.get("metadata") or {}))
 
-    def _reach(self, reached: int) -> None:
-        self._version = max(self._version, reached)
+    def _reach(self, new_version: int) -> None:
+        self._version = max(self._version, new_version)
         self._store.reach(self._scope.namespace, self._version)
 
     async def _back_off(self, verb: str, error: ApiFailure | ApiAway) -> None:
         log.warning("%s of %s: %s", verb, self._scope.path, error)
         await self._sleep(error.retry_after or 0.0 if isinstance(error, ApiFailure) else 0.0)
 
-    async def _sleep(self, at_least: float = 0.0) -> None:
-        await asyncio.sleep(max(at_least, self._pause * random.uniform(0.5, 1.0)))
+    async def _sleep(self, min_seconds: float = 0.0) -> None:
+        await asyncio.sleep(max(min_seconds, self._pause * random.uniform(0.5, 1.0)))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-"""What the API server refused to create, and why: the renderer tells it in the job's status."""
+"""Errors of refused object creations, which the planner shows in the job's status."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,8 @@ _NONE: Mapping[str, str] = {}
 
 
 class Refusals:
-    """By uid of the job and name of the object. Lost with the process: the next try brings it back."""
+    """Errors by uid of the job and name of the object. Lost with the process: the next attempt restores them.
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, dict[str, str]] = {}
@@ -15,7 +16,11 @@ class Refusals:
         return dict(self._held.get(uid, _NONE))
 
     def replace(self, uid: str, refused: Mapping[str, str]) -> bool:
-        """All that the last look was refused. True: it differs from before, so the status will."""
+        """Replace the errors of a job by those of the last reconcile.
+
+        Returns:
+            True when they differ, so that the status will change.
+        """
         before = self._held.get(uid, _NONE)
         if refused:
             self._held[uid] = dict(refused)
@@ -24,6 +29,6 @@ class Refusals:
         return dict(before) != dict(refused)
 
     def keep_only(self, uids: set[str]) -> None:
-        """Forget the jobs that are gone."""
+        """Forget all jobs except these."""
         for uid in self._held.keys() - uids:
             del self._held[uid]

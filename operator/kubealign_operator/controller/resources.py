@@ -1,4 +1,4 @@
-"""Where the kinds that the operator touches live in the API."""
+"""API paths of the kinds that the operator uses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of object: `base` is /api/v1 or /apis/GROUP/VERSION."""
+    """A kind of object. `base` is /api/v1 or /apis/GROUP/VERSION."""
 
     base: str
     plural: str
     kind: str
 
     def collection(self, namespace: str | None = None) -> str:
-        """The path of all of them, in one namespace or in every one."""
+        """Return the path of all objects, in one namespace or in all."""
         inside = f"/namespaces/{namespace}" if namespace else ""
         return f"{self.base}{inside}/{self.plural}"
 
     def named(self, namespace: str, name: str) -> str:
-        """The path of one."""
+        """Return the path of one object."""
         return f"{self.collection(namespace)}/{name}"
 
 
@@ -31,7 +31,7 @@ SERVICES = Resource("/api/v1", "services", "Service")
 NETWORK_POLICIES = Resource("/apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
 EVENTS = Resource("/apis/events.k8s.io/v1", "events", "Event")
 
-#: What a job owns, by kind.
+#: Kinds of objects that a job owns.
 OWNED: Mapping[str, Resource] = {
     resource.kind: resource for resource in (PODS, SECRETS, CONFIG_MAPS, SERVICES, NETWORK_POLICIES)
 }
@@ -39,7 +39,7 @@ OWNED: Mapping[str, Resource] = {
 
 @dataclass(frozen=True, order=True)
 class Key:
-    """Which job."""
+    """Namespace and name of a job."""
 
     namespace: str
     name: str
@@ -49,7 +49,7 @@ class Key:
 
 
 def owner_uid(metadata: Mapping[str, Any]) -> str | None:
-    """The uid of the AlignmentJob that controls an object; None where none does."""
+    """Return the uid of the AlignmentJob that controls an object, or None."""
     for owner in metadata.get("ownerReferences") or ():
         if owner.get("controller") and owner.get("kind") == JOBS.kind:
             return str(owner.get("uid"))
@@ -57,7 +57,7 @@ def owner_uid(metadata: Mapping[str, Any]) -> str | None:
 
 
 def version(metadata: Mapping[str, Any]) -> int:
-    """The resourceVersion: of one kind, the greater one is the newer."""
+    """Return the resourceVersion as a number: within one kind, greater is newer."""
     try:
         return int(metadata.get("resourceVersion") or 0)
     except ValueError:

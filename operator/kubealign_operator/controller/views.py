@@ -1,4 +1,4 @@
-"""Jobs cut down, and what one job may know of another."""
+"""Reduced jobs, and the view that one job has of another."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,38 +13,38 @@ _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def trimmed(job: Json) -> Json:
-    """Without who wrote which field, and without kubectl's copy of the whole."""
-    metadata = {name: held for name, held in job["metadata"].items() if name != "managedFields"}
+    """Remove managedFields and kubectl's last-applied annotation."""
+    metadata = {name: value for name, value in job["metadata"].items() if name != "managedFields"}
     annotations = metadata.get("annotations")
     if isinstance(annotations, dict) and _APPLIED in annotations:
-        metadata["annotations"] = {name: held for name, held in annotations.items() if name != _APPLIED}
+        metadata["annotations"] = {name: value for name, value in annotations.items() if name != _APPLIED}
     return {**job, "metadata": metadata}
 
 
 def phase_of(job: Mapping[str, Any]) -> str:
-    """status.phase; empty before the first status."""
+    """Return status.phase; empty before the first status."""
     return text(inside(job, "status", "phase"))
 
 
 def needed_jobs(job: Mapping[str, Any]) -> frozenset[str]:
-    """The names of the jobs whose results it reads: every `job: {name: NAME}` in its spec."""
+    """Return the names of the jobs whose results a job reads: every `job: {name: NAME}` in its spec."""
     return frozenset(_named(job.get("spec")))
 
 
-def _named(held: object) -> Iterator[str]:
-    if isinstance(held, dict):
-        name = inside(held.get("job"), "name")
+def _named(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        name = inside(node.get("job"), "name")
         if isinstance(name, str):
             yield name
-        for value in held.values():
+        for value in node.values():
             yield from _named(value)
-    elif isinstance(held, list):
-        for value in held:
+    elif isinstance(node, list):
+        for value in node:
             yield from _named(value)
 
 
 def job_view(job: Mapping[str, Any]) -> JobView:
-    """As a job that depends on it sees it."""
+    """Return the view that a dependent job has of this job."""
     return JobView(
         name=text(inside(job, "metadata", "name")),
         uid=text(inside(job, "metadata", "uid")),
@@ -56,6 +56,6 @@ def job_view(job: Mapping[str, Any]) -> JobView:
     )
 
 
-def _folder(held: object) -> VolumeFolder | None:
-    claim = text(inside(held, "claimName"))
-    return VolumeFolder(claim, text(inside(held, "path"))) if claim else None
+def _folder(folder: object) -> VolumeFolder | None:
+    claim = text(inside(folder, "claimName"))
+    return VolumeFolder(claim, text(inside(folder, "path"))) if claim else None

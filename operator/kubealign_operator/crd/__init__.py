@@ -1,1 +1,1 @@
-"""The CustomResourceDefinition of AlignmentJobs, made from the spec's models."""
+"""The CustomResourceDefinition of AlignmentJobs, generated from the spec's models."""

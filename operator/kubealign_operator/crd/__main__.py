@@ -1,4 +1,4 @@
-"""`python -m kubealign_operator.crd [--write PATH]`: the CustomResourceDefinition as YAML."""
+"""`python -m kubealign_operator.crd [--write PATH]`: write the CustomResourceDefinition as YAML."""
 
 from kubealign.generated import show_or_write
 from kubealign_operator.crd.file import manifest

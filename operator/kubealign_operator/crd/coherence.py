@@ -1,4 +1,4 @@
-"""Which fields of a spec go together: the rules of the whole spec, as `kubealign.spec.coherence` has them."""
+"""CEL rules that span several fields of a spec, equivalent to `kubealign.spec.cross_field_validation`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,7 +27,7 @@ from kubealign_operator.crd.turns import DRAINS, takes_turns, with_trainer
 
 
 def coherent() -> Iterator[Rule]:
-    """The rules of a spec, each with the field that its message is about."""
+    """Yield the rules of the whole spec, each with the field that its message is about."""
     for member, field in Algorithm.model_fields.items():
         model = model_of(field.annotation)
         assert model is not None and issubclass(model, Method)
@@ -66,11 +66,11 @@ def _data(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
     if model.makes is Makes.DATA:
         yield Rule(
             unless(chosen, "!has(self.validation)"),
-            f"{name} makes no weights to be measured: remove it",
+            f"{name} produces no weights to validate: remove it",
             at=".validation",
         )
         plain = " && ".join(_same("self.trainer", Trainer().model_dump(mode="json", by_alias=True)))
-        yield Rule(unless(chosen, f"({plain})"), f"{name} makes no weights: remove it", at=".trainer")
+        yield Rule(unless(chosen, f"({plain})"), f"{name} produces no weights: remove it", at=".trainer")
         yield _learns(name, chosen, str(getattr(model, "data", "")))
     elif model is CustomOffline:
         for kind in RowKind:
@@ -91,9 +91,9 @@ def _data(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
         yield from _rows(
             name, f"{chosen} && !{regression}", _rows_of(RewardObjective, "bradley_terry"), scores=True
         )
-        place = "self.validation.sampling"
+        path = "self.validation.sampling"
         yield Rule(
-            unless(f"{chosen} && has(self.validation)", f"!has({place})"),
+            unless(f"{chosen} && has(self.validation)", f"!has({path})"),
             "a reward model gives scores, not responses: remove it",
             at=".validation.sampling",
         )
@@ -106,28 +106,28 @@ def _rows_of(union: type[BaseModel], member: str) -> str:
     return str(getattr(model, "data", ""))
 
 
-def _learns(name: str, chosen: str, wanted: str) -> Rule:
+def _learns(name: str, chosen: str, kind: str) -> Rule:
     return Rule(
-        unless(chosen, f"has(self.data.{wanted})"),
-        f"{name} learns from {wanted}: set data.{wanted}",
+        unless(chosen, f"has(self.data.{kind})"),
+        f"{name} learns from {kind}: set data.{kind}",
         at=".data",
     )
 
 
-def _rows(name: str, chosen: str, wanted: str, *, scores: bool) -> Iterator[Rule]:
-    yield _learns(name, chosen, wanted)
-    allowed = [wanted] if scores or wanted == "prompts" else [wanted, "prompts"]
-    held = " || ".join(f"has(self.validation.data.{rows})" for rows in allowed)
+def _rows(name: str, chosen: str, kind: str, *, scores: bool) -> Iterator[Rule]:
+    yield _learns(name, chosen, kind)
+    allowed = [kind] if scores or kind == "prompts" else [kind, "prompts"]
+    condition = " || ".join(f"has(self.validation.data.{rows})" for rows in allowed)
     yield Rule(
-        unless(f"{chosen} && has(self.validation)", f"({held})"),
+        unless(f"{chosen} && has(self.validation)", f"({condition})"),
         f"{name} validates on {' or '.join(allowed)}",
         at=".validation.data",
     )
     if len(allowed) > 1:
-        held = "!has(self.validation.data.prompts) || has(self.validation.sampling)"
+        condition = "!has(self.validation.data.prompts) || has(self.validation.sampling)"
         yield Rule(
-            unless(f"{chosen} && has(self.validation)", f"({held})"),
-            f"prompts alone have no loss: set it, or validate on {wanted}",
+            unless(f"{chosen} && has(self.validation)", f"({condition})"),
+            f"prompts alone have no loss: set it, or validate on {kind}",
             at=".validation.sampling",
         )
 
@@ -157,9 +157,9 @@ def _ratings(name: str, chosen: str) -> Rule:
 
 def _last_turn(name: str, chosen: str) -> Rule:
     form = "self.data.demonstrations.format"
-    asked = f"{chosen} && has(self.data.demonstrations) && has({form}) && has({form}.chat)"
+    guard = f"{chosen} && has(self.data.demonstrations) && has({form}) && has({form}.chat)"
     return Rule(
-        unless(asked, f"{form}.chat.turns == 'Last'"),
+        unless(guard, f"{form}.chat.turns == 'Last'"),
         f"{name} has one response to a row: set Last",
         at=".data.demonstrations.format.chat.turns",
     )
@@ -175,9 +175,9 @@ def _chosen_by_rewards(name: str, chosen: str) -> Rule:
 
 def _critic(name: str, chosen: str, *, has_critic: bool) -> Iterator[Rule]:
     if has_critic:
-        given = "has(self.critic) && has(self.critic.model)"
+        guard = "has(self.critic) && has(self.critic.model)"
         yield Rule(
-            unless(chosen, f"({given}) || self.rewards.size() == 0 || self.rewards.exists(r, has(r.model))"),
+            unless(chosen, f"({guard}) || self.rewards.size() == 0 || self.rewards.exists(r, has(r.model))"),
             "no reward is a model to start the critic from: set critic.model",
             at=".critic",
         )
@@ -191,19 +191,19 @@ def _critic(name: str, chosen: str, *, has_critic: bool) -> Iterator[Rule]:
 
 
 def _reference(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
-    remedy, held = "remove it", ""
+    remedy, condition = "remove it", ""
     if issubclass(model, OnPolicy):
         kl = f"self.algorithm.{name}.kl"
-        held = f"!has({kl}.fixed) || {kl}.fixed.coefficient > 0.0"
+        condition = f"!has({kl}.fixed) || {kl}.fixed.coefficient > 0.0"
         remedy += f", or set algorithm.{name}.kl.fixed.coefficient above 0"
     elif model is CustomOffline:
-        held = f"self.algorithm.{name}.reference"
+        condition = f"self.algorithm.{name}.reference"
     elif model.model_construct().uses_reference:
         return
-    given = f"{chosen} && has(self.reference)" if held else chosen
+    guard = f"{chosen} && has(self.reference)" if condition else chosen
     yield Rule(
-        unless(given, held or "!has(self.reference)"),
-        f"{name} is held to no reference in this job: {remedy}",
+        unless(guard, condition or "!has(self.reference)"),
+        f"{name} uses no reference in this job: {remedy}",
         at=".reference",
     )
 
@@ -244,10 +244,10 @@ def _rollout(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
     )
 
 
-def _same(place: str, default: Mapping[str, Any]) -> Iterator[str]:
-    """Conditions that the object at this place holds these values. What is null there must not be set."""
+def _same(path: str, default: Mapping[str, Any]) -> Iterator[str]:
+    """Yield conditions under which the object at this path has these values; null values must be unset."""
     for name, value in default.items():
-        here = f"{place}.{name}"
+        here = f"{path}.{name}"
         match value:
             case None:
                 yield f"!has({here})"

@@ -24,7 +24,7 @@ _NAMES = (
 
 
 def definition() -> dict[str, Any]:
-    """The definition, ready for an API server."""
+    """Return the CustomResourceDefinition for an API server."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -62,7 +62,7 @@ def definition() -> dict[str, Any]:
 
 
 def schema() -> Schema:
-    """The structural schema of an AlignmentJob."""
+    """Return the structural schema of an AlignmentJob."""
     rules = dict(rules_below(AlignmentJobSpec))
     rules[AlignmentJobSpec] = [*coherent(), *unchanged()]
     return {
@@ -86,11 +86,13 @@ def _column(name: str, kind: str, path: str, description: str, *, wide: bool = F
 
 
 _COLUMNS = [
-    _column("Phase", "string", ".status.phase", "Where the job is in its life."),
-    _column("Step", "integer", ".status.step", "The last step that was done."),
+    _column("Phase", "string", ".status.phase", "Phase of the job's lifecycle."),
+    _column("Step", "integer", ".status.step", "The last completed step."),
     _column("Reward", "number", ".status.reward", "Mean reward of the last step."),
-    _column("Age", "date", ".metadata.creationTimestamp", "Since when there is this job."),
-    _column("KL", "number", ".status.kl", "KL to the reference at the last step.", wide=True),
-    _column("Weights", "integer", ".status.weightVersion", "The workers' weight version.", wide=True),
-    _column("Message", "string", ".status.message", "What it waits for, or why it failed.", wide=True),
+    _column("Age", "date", ".metadata.creationTimestamp", "Time since the creation of the job."),
+    _column("KL", "number", ".status.kl", "KL divergence from the reference at the last step.", wide=True),
+    _column(
+        "Weights", "integer", ".status.weightVersion", "Weight version of the rollout workers.", wide=True
+    ),
+    _column("Message", "string", ".status.message", "Reason for which the job waits or failed.", wide=True),
 ]

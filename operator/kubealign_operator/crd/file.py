@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition as the chart's file has it."""
+"""The CustomResourceDefinition as the YAML file of the chart."""
 
 from typing import Any
 
@@ -6,16 +6,16 @@ import yaml
 
 from kubealign_operator.crd.definition import definition
 
-_HEAD = "# Made from sdk/kubealign/spec by `make crd`.\n"
+_HEAD = "# Generated from sdk/kubealign/spec by `make crd`.\n"
 
 
 class _Whole(yaml.SafeDumper):
-    """Writes everything out where it stands."""
+    """YAML dumper without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def manifest() -> str:
-    """The YAML text, in an order that does not change without cause."""
+    """Return the YAML text, in a stable order."""
     return _HEAD + yaml.dump(definition(), Dumper=_Whole, sort_keys=False, allow_unicode=True, width=110)

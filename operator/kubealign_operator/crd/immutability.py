@@ -1,4 +1,6 @@
-"""What of a job may change while it exists: all but `kubealign.spec.changes.IN_CLUSTER` is fixed."""
+"""Immutability rules: only `kubealign.spec.mutable_fields.MUTABLE_IN_CLUSTER` may change after a job is
+created.
+"""
 
 from collections.abc import Iterator
 
@@ -13,7 +15,7 @@ _FIXED = "cannot be changed once the job exists: delete the job, or give this on
 
 
 def unchanged(model: type[BaseModel] = AlignmentJobSpec, place: str = "spec") -> Iterator[Rule]:
-    """The rules that keep every other field of the spec as it was."""
+    """Yield the rules that keep every other field of the spec unchanged."""
     for name, field in allowed(model).items():
         path = f"{place}.{name}"
         if path in IN_CLUSTER:
@@ -34,7 +36,7 @@ def _same(here: str, *, optional: bool) -> str:
 
 
 def _may_be_missing(path: str) -> bool:
-    """Whether the field may be missing in what the API server holds."""
+    """Return True if the field may be absent in a stored object."""
     field = field_at(AlignmentJobSpec, tuple(path.split(".")[1:]))
     assert field is not None
     return not field.is_required() and field.get_default(call_default_factory=True) is None

@@ -1,4 +1,4 @@
-"""One rule of the schema, as an API server evaluates it."""
+"""CEL validation rules of the schema."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,10 +6,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rule:
-    """A CEL expression that must hold, and what is said where it does not.
+    """A CEL expression that must hold, and the message of its violation.
 
-    `at` is the field that is named, below where the rule stands (`.kl.adaptive`); empty: that place itself.
-    The message cannot quote what is there: an API server takes text made from numbers for boundless.
+    `field_path` is the reported field, below the location of the rule (`.kl.adaptive`); empty: the
+    location itself. Messages are constant: in the API server's cost estimate, text built from numbers is
+    unbounded.
     """
 
     holds: str
@@ -17,7 +18,7 @@ class Rule:
     at: str = ""
 
     def document(self) -> dict[str, Any]:
-        """As the schema has it."""
+        """Return the rule in the notation of the schema."""
         rule = {"rule": self.holds, "message": self.message}
         if self.at:
             rule["fieldPath"] = self.at
@@ -25,10 +26,10 @@ class Rule:
 
 
 def text(value: str) -> str:
-    """A CEL string that is this text."""
+    """Return a CEL string literal."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def unless(condition: str, holds: str) -> str:
-    """CEL: where the condition is met, the other holds."""
+    """Return the CEL implication: if the condition holds, the consequence must hold."""
     return f"!({condition}) || {holds}"

@@ -1,4 +1,4 @@
-"""The rules of single models: unions, and what their own validators check."""
+"""CEL rules of single models: unions, and the checks of the models' own validators."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -39,21 +39,21 @@ from kubealign_operator.crd.rule import Rule, text
 
 
 def one_of(names: Sequence[str], example: str = "") -> list[Rule]:
-    """Exactly one of these fields is set."""
+    """Return rules that exactly one of these fields is set."""
     remedy = f": write {example}" if example else ""
     message = f"exactly one of {', '.join(names)} must be set; none is set{remedy}"
     return [Rule(" || ".join(f"has(self.{name})" for name in names), message), at_most_one_of(names)]
 
 
 def at_most_one_of(names: Sequence[str]) -> Rule:
-    """None of these fields is set, or one."""
-    held = ", ".join(f"has(self.{name})" for name in names)
+    """Return the rule that at most one of these fields is set."""
+    conditions = ", ".join(f"has(self.{name})" for name in names)
     message = f"exactly one of {', '.join(names)} must be set; several are set: remove all but one"
-    return Rule(f"[{held}].filter(set, set).size() <= 1", message)
+    return Rule(f"[{conditions}].filter(set, set).size() <= 1", message)
 
 
 def union(model: type[Union]) -> list[Rule]:
-    """The rule of a union; none where its one member is a default."""
+    """Return the rules of a union; none if its only member is the default."""
     names = [alias(model, name) for name in model.model_fields]
     if model.default_member is None:
         return one_of(names)
@@ -61,28 +61,29 @@ def union(model: type[Union]) -> list[Rule]:
 
 
 def _layout() -> Iterator[Rule]:
-    """Of a trainer whose ranks are split by megatron."""
-    held, split = "self.backend.megatron", "has(self.backend.megatron)"
-    shared = f"{held}.tensorParallel * {held}.pipelineParallel"
+    """Yield the rules of a trainer whose ranks are divided by megatron."""
+    megatron, is_set = "self.backend.megatron", "has(self.backend.megatron)"
+    shared = f"{megatron}.tensorParallel * {megatron}.pipelineParallel"
     yield Rule(
-        f"!{split} || self.ranks % ({shared} * {held}.contextParallel) == 0",
+        f"!{is_set} || self.ranks % ({shared} * {megatron}.contextParallel) == 0",
         "must be a multiple of tensorParallel x pipelineParallel x contextParallel",
         at=".ranks",
     )
     yield Rule(
-        f"!{split} || self.ranks % ({shared} * {held}.expertParallel) == 0",
+        f"!{is_set} || self.ranks % ({shared} * {megatron}.expertParallel) == 0",
         "x tensorParallel x pipelineParallel must divide trainer.ranks",
         at=".backend.megatron.expertParallel",
     )
     yield Rule(
-        f"!{split} || {held}.expertParallel == 1 || {held}.tensorParallel == 1 || {held}.sequenceParallel",
+        f"!{is_set} || {megatron}.expertParallel == 1 || {megatron}.tensorParallel == 1 || "
+        f"{megatron}.sequenceParallel",
         "must be true where both expertParallel and tensorParallel are above 1",
         at=".backend.megatron.sequenceParallel",
     )
 
 
 def _holds(field: str, name: str) -> Rule:
-    """A prompt has this name in it."""
+    """Return the rule that a prompt template contains this placeholder."""
     return Rule(
         f"self.{field}.contains({text('{' + name + '}')})", f"must have {{{name}}} in it", at=f".{field}"
     )
@@ -98,7 +99,7 @@ _MINIBATCHES = Rule(
 )
 _ADAPTIVE = Rule(
     "!has(self.kl.adaptive) || self.kl.placement != 'Loss'",
-    "an adaptive coefficient steers KL in the reward: set placement to Reward, or use fixed",
+    "an adaptive coefficient needs the KL penalty in the reward: set placement to Reward, or use fixed",
     at=".kl.adaptive",
 )
 _COMPARED = Rule(
@@ -108,7 +109,7 @@ _COMPARED = Rule(
 )
 _REWARD_ONLY = Rule(
     "self.kl.placement == 'Reward' || (has(self.kl.fixed) && self.kl.fixed.coefficient == 0.0)",
-    "RLOO takes the KL from the sequence's reward: set Reward",
+    "RLOO subtracts the KL penalty from the sequence's reward: set Reward",
     at=".kl.placement",
 )
 _NAMES = [
@@ -124,7 +125,7 @@ _OWN: dict[type[BaseModel], list[Rule]] = {
     PPO: [
         Rule(
             "self.advantage.center != 'LeaveOneOut'",
-            "PPO's advantages are of tokens, none of which stands for a sample: set Batch, Group or None",
+            "PPO's advantages are per token, so no sample can be left out: set Batch, Group or None",
             at=".advantage.center",
         )
     ],
@@ -132,7 +133,7 @@ _OWN: dict[type[BaseModel], list[Rule]] = {
         Rule(
             "self.scale == 'None' || self.center in ['Group', 'LeaveOneOut'] || "
             "(self.scale == 'Batch' && self.center == 'Batch')",
-            "divides what is left after a center of the same samples: set such a center, or scale to None",
+            "needs a center over the same samples: set such a center, or scale to None",
             at=".scale",
         )
     ],
@@ -208,7 +209,7 @@ _OWN: dict[type[BaseModel], list[Rule]] = {
         ),
         Rule(
             "!has(self.model) || self.placement != 'AdapterOff'",
-            "a reference AdapterOff is the policy's own first weights: remove it",
+            "a reference AdapterOff uses the policy's own first weights: remove it",
             at=".model",
         ),
     ],
@@ -216,7 +217,7 @@ _OWN: dict[type[BaseModel], list[Rule]] = {
         *one_of(SOURCES),
         Rule(
             "has(self.model) || self.placement == 'Own'",
-            "is for a single model; all else runs on its own: set Own",
+            "is for a single model; other sources run in their own process: set Own",
             at=".placement",
         ),
         Rule(
@@ -276,7 +277,7 @@ _OWN: dict[type[BaseModel], list[Rule]] = {
 
 
 def rules_below(root: type[BaseModel]) -> Mapping[type[BaseModel], Sequence[Rule]]:
-    """The rules of every model from the root down."""
+    """Return the rules of every model from the root down."""
     return {
         model: union(model) if issubclass(model, Union) else [*_inherited(model), *_OWN.get(model, [])]
         for model in set(_models(root))

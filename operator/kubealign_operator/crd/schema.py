@@ -1,4 +1,6 @@
-"""Models to a structural schema: no references, no alternatives, nothing that an API server refuses."""
+"""Converts models to a structural schema: no references, no alternatives, only keywords that an API server
+accepts.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from kubealign_operator.crd.rule import Rule, text
 
 Schema: TypeAlias = dict[str, Any]
 
-#: The rules of each model, beside those of its fields.
+#: Rules of each model, in addition to those of its fields.
 Rules: TypeAlias = Mapping[type[BaseModel], Sequence[Rule]]
 
 _BOUNDS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "maxProperties", "pattern")
@@ -23,29 +25,32 @@ _KEPT = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys")
 
 @dataclass(frozen=True)
 class Emitter:
-    """Makes the schema of a model and of all below it. `definitions` are pydantic's, by model name."""
+    """Emits the schema of a model and of all models below it. `definitions`: pydantic's schemas by model
+    name.
+    """
 
     definitions: Mapping[str, Schema]
     rules: Rules
 
     @classmethod
     def of(cls, root: type[BaseModel], rules: Rules) -> "Emitter":
+        """Create an emitter for a root model."""
         schema = root.model_json_schema()
         return cls({**schema.get("$defs", {}), root.__name__: schema}, rules)
 
     def model(self, model: type[BaseModel]) -> Schema:
-        """The schema of an object that is this model."""
-        known = self.definitions[model.__name__]
+        """Return the schema of an object of this model."""
+        definition = self.definitions[model.__name__]
         schema: Schema = {"type": "object"}
         if model.__doc__:
             schema["description"] = " ".join(model.__doc__.split())
         fields = allowed(model)
         if fields:
             schema["properties"] = {
-                name: self._field(field, known["properties"][name]) for name, field in fields.items()
+                name: self._field(field, definition["properties"][name]) for name, field in fields.items()
             }
         if issubclass(model, Union) and model.default_member is not None and len(fields) == 1:
-            # With several, no schema can say that one is meant only where no other is set.
+            # With several members, a schema cannot express a default that applies if no other member is set.
             (only,) = schema["properties"].values()
             only["default"] = {}
         required = [name for name, field in fields.items() if field.is_required()]
@@ -56,55 +61,57 @@ class Emitter:
             schema["x-kubernetes-validations"] = rules
         return schema
 
-    def _field(self, field: FieldInfo, known: Schema) -> Schema:
-        alternatives = [part for part in known.get("anyOf", [known]) if part.get("type") != "null"]
+    def _field(self, field: FieldInfo, definition: Schema) -> Schema:
+        alternatives = [part for part in definition.get("anyOf", [definition]) if part.get("type") != "null"]
         if len(alternatives) != 1:
-            raise ValueError(f"a field may be one thing or null, this one is {known}")
+            raise ValueError(f"a field must have one type or null, this one is {definition}")
         schema = self._value(alternatives[0], field.annotation)
         if field.description:
             schema["description"] = field.description
-        schema |= {key: known[key] for key in _KEPT if key in known}
+        schema |= {key: definition[key] for key in _KEPT if key in definition}
         default = _default(field)
         if default is not None:
-            if "anyOf" in known:
-                # kubectl apply leaves nulls out, so the default would silently take their place.
+            if "anyOf" in definition:
+                # kubectl apply omits nulls, so the default would silently replace them.
                 raise ValueError(
-                    f"null may stand for a field's absence only, here it is not {default}: {known}"
+                    f"null must mean an absent field, but the default is {default}: {definition}"
                 )
             schema["default"] = default
         return schema
 
-    def _value(self, known: Schema, annotation: Any) -> Schema:
-        if "$ref" in known:
+    def _value(self, definition: Schema, annotation: Any) -> Schema:
+        if "$ref" in definition:
             model = model_of(annotation)
-            name = known["$ref"].removeprefix("#/$defs/")
+            name = definition["$ref"].removeprefix("#/$defs/")
             return self.model(model) if model is not None else _choice(self.definitions[name]["enum"])
-        if "const" in known:
-            return _choice([known["const"]])
-        if known.get("x-kubernetes-int-or-string"):
-            return _amount(known)
-        schema: Schema = {"type": known["type"]} | {key: known[key] for key in _BOUNDS if key in known}
+        if "const" in definition:
+            return _choice([definition["const"]])
+        if definition.get("x-kubernetes-int-or-string"):
+            return _amount(definition)
+        schema: Schema = {"type": definition["type"]} | {
+            key: definition[key] for key in _BOUNDS if key in definition
+        }
         for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-            if exclusive in known:
-                schema |= {bound: known[exclusive], exclusive: True}
-        match known["type"]:
+            if exclusive in definition:
+                schema |= {bound: definition[exclusive], exclusive: True}
+        match definition["type"]:
             case "integer":
                 schema["format"] = "int64"
-            case "string" if "format" in known:
-                schema["format"] = known["format"]
+            case "string" if "format" in definition:
+                schema["format"] = definition["format"]
             case "array":
-                items = known["prefixItems"][0] if "prefixItems" in known else known["items"]
+                items = definition["prefixItems"][0] if "prefixItems" in definition else definition["items"]
                 schema["items"] = self._value(items, entry(annotation))
             case "object":
-                schema |= self._map(known)
+                schema |= self._map(definition)
         return schema
 
-    def _map(self, known: Schema) -> Schema:
-        if known.get("additionalProperties") is True:
+    def _map(self, definition: Schema) -> Schema:
+        if definition.get("additionalProperties") is True:
             return {"x-kubernetes-preserve-unknown-fields": True}
-        if "patternProperties" not in known:
-            return {"additionalProperties": self._value(known["additionalProperties"], None)}
-        ((pattern, value),) = known["patternProperties"].items()
+        if "patternProperties" not in definition:
+            return {"additionalProperties": self._value(definition["additionalProperties"], None)}
+        ((pattern, value),) = definition["patternProperties"].items()
         keys = Rule(f"self.all(key, key.matches({text(pattern)}))", f"each key must be {PATTERNS[pattern]}")
         return {
             "additionalProperties": self._value(value, None),
@@ -116,18 +123,20 @@ def _choice(values: Sequence[str]) -> Schema:
     return {"type": "string", "enum": list(values)}
 
 
-def _amount(known: Schema) -> Schema:
+def _amount(definition: Schema) -> Schema:
     return {
         "x-kubernetes-int-or-string": True,
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "minimum": 0,
-        "maxLength": known["maxLength"],
-        "pattern": known["pattern"],
+        "maxLength": definition["maxLength"],
+        "pattern": definition["pattern"],
     }
 
 
 def _default(field: FieldInfo) -> Any:
-    """What an absent field stands for, whole: an API server checks rules before it fills in what is below."""
+    """Return the complete default of an absent field, since an API server validates rules before it fills in
+    nested defaults.
+    """
     if field.is_required():
         return None
     return _plain(field.get_default(call_default_factory=True))
@@ -142,7 +151,9 @@ def _plain(value: Any) -> Any:
 
 
 def places(schema: Schema, place: str = "") -> Iterator[tuple[str, Schema]]:
-    """(dotted place, schema) of this and of all below it; entries of a list as `[]`, of a map as `{}`."""
+    """Yield (dotted path, schema) of this schema and of all schemas below; list items as `[]`, map values as
+    `{}`.
+    """
     yield place, schema
     for name, below in schema.get("properties", {}).items():
         yield from places(below, f"{place}.{name}" if place else name)

@@ -1,4 +1,6 @@
-"""Rules of jobs whose rollout workers live in the trainer's processes: as `kubealign.spec.coherence`."""
+"""CEL rules for rollout workers in the trainer's processes, equivalent to
+`kubealign.spec.cross_field_validation`.
+"""
 
 from collections.abc import Iterator
 
@@ -9,26 +11,26 @@ from kubealign_operator.crd.rule import Rule, unless
 
 _WITH_TRAINER = "self.rollout.placement == 'WithTrainer'"
 _IN_FLIGHT = "self.rollout.refit.inFlight"
-#: Where nothing is written the job drains, or its engine can do better.
+#: If unset, the job drains or its engine supports a better policy.
 DRAINS = f"(!has({_IN_FLIGHT}) || {_IN_FLIGHT} == 'Drain')"
 
 
 def takes_turns(name: str, chosen: str, model: type[Method]) -> Iterator[Rule]:
-    """Of workers in the trainer's processes, with this algorithm."""
+    """Yield the rules that depend on the algorithm."""
     if model.makes is Makes.DATA:
-        message = f"{name} has no trainer to live with: set Own"
+        message = f"{name} has no trainer whose processes could be shared: set Own"
         yield Rule(unless(chosen, f"!({_WITH_TRAINER})"), message, at=".rollout.placement")
     if "max_staleness" in model.model_fields:
-        place = f".algorithm.{name}.maxStaleness"
+        path = f".algorithm.{name}.maxStaleness"
         yield Rule(
-            unless(f"{chosen} && {_WITH_TRAINER}", f"self{place} == 0"),
+            unless(f"{chosen} && {_WITH_TRAINER}", f"self{path} == 0"),
             "training and generation take turns: write 0, or set rollout.placement to Own",
-            at=place,
+            at=path,
         )
 
 
 def with_trainer() -> Iterator[Rule]:
-    """Of such workers, whatever the algorithm."""
+    """Yield the rules that apply to every algorithm."""
     own = "or set rollout.placement to Own"
     yield Rule(
         unless(_WITH_TRAINER, "self.rollout.replicas == self.trainer.ranks"),
@@ -42,7 +44,7 @@ def with_trainer() -> Iterator[Rule]:
     )
     yield Rule(
         unless(_WITH_TRAINER, f"({others})"),
-        f"only the torch engine lives with the trainer: set torch, {own}",
+        f"only the torch engine can run in the trainer's processes: set torch, {own}",
         at=".rollout.engine",
     )
     torch = "self.rollout.engine.torch"
@@ -58,6 +60,6 @@ def with_trainer() -> Iterator[Rule]:
     )
     yield Rule(
         unless(_WITH_TRAINER, "!has(self.trainer.backend.megatron)"),
-        f"only the torch backend gives its memory to generation: set torch, {own}",
+        f"only the torch backend can offload its memory during generation: set torch, {own}",
         at=".trainer.backend",
     )

@@ -1,1 +1,1 @@
-"""From a job and what exists of it to what should be: pure, without I/O and without a clock."""
+"""Decides what to do about a job: pure functions from the observed state to a plan."""

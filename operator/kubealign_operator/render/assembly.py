@@ -1,4 +1,4 @@
-"""From a phase's decision to the answer: the whole status, the events, and when to look again."""
+"""Builds the plan from a phase's decision: the complete status, the events and the requeue time."""
 
 from datetime import datetime
 from typing import Any
@@ -11,12 +11,12 @@ from kubealign_operator.render.past import condition_of
 from kubealign_operator.render.rendered import Event, EventType, Rendered
 
 _MESSAGE = 4000
-#: Not so because of nothing that anybody need know of.
+#: Reasons of a False condition that are no cause for a warning event.
 _QUIET = ("Starting", "Ended", "Suspending", "Suspended", "Ending", "Queued")
 
 
 def assemble(look: Look, decision: Decision) -> Rendered:
-    """A status that says what the old one said is equal to it: nothing is written for nothing."""
+    """Build the plan. The status equals the previous one when nothing changed, so that no patch is sent."""
     message = short(decision.message, _MESSAGE)
     status = look.past.model_copy(
         update={
@@ -28,7 +28,7 @@ def assemble(look: Look, decision: Decision) -> Rendered:
             "conditions": _conditions(look, decision),
         }
     )
-    wake = min((_until(at, look.now) for at in decision.wake), default=None)
+    requeue_after = min((_until(at, look.now) for at in decision.wake), default=None)
     return Rendered(
         status=as_json(status),
         credentials=decision.credentials,
@@ -37,80 +37,80 @@ def assemble(look: Look, decision: Decision) -> Rendered:
         create=decision.create,
         delete_job=decision.delete_job,
         events=(*_events(look, decision, message), *decision.events),
-        again_after=wake,
+        again_after=requeue_after,
     )
 
 
 def as_json(status: AlignmentJobStatus) -> dict[str, Any]:
-    """What it does not say is left out."""
+    """Return the status as JSON; unset fields are omitted."""
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _until(at: datetime, now: datetime) -> float:
-    # A little later, so that it is over by then.
+    # A margin, so that the deadline has passed by then.
     return max(0.0, (at - now).total_seconds()) + 0.05
 
 
 def _once(decision: Decision) -> tuple[Any, ...]:
-    """The first deletion of each pod: the hardest comes first."""
+    """Return the first deletion of each pod: the most forceful one comes first."""
     return tuple(
         {deletion.uid + "/" + deletion.name: deletion for deletion in reversed(decision.delete)}.values()
     )[::-1]
 
 
-def _progress(look: Look) -> dict[str, Any]:
-    progress = look.observed.progress
+def _progress(snapshot: Look) -> dict[str, Any]:
+    progress = snapshot.observed.progress
     if progress is None:
         return {}
-    told = {
+    fields = {
         "step": progress.step,
         "max_steps": progress.max_steps,
         "weight_version": progress.weight_version,
         "reward": _shown(progress.reward),
         "kl": _shown(progress.kl),
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _shown(figure: float | None) -> float | None:
-    """To four digits, for a column of a table. The run's metrics have all of them."""
-    return None if figure is None else float(f"{figure:.4g}")
+def _shown(value: float | None) -> float | None:
+    """Round a metric to four digits, for a table column. The run's metrics keep full precision."""
+    return None if value is None else float(f"{value:.4g}")
 
 
-def _conditions(look: Look, decision: Decision) -> list[Condition]:
-    new = {held.type: _condition(look, held) for held in decision.conditions}
-    old = [held for held in look.past.conditions or [] if held.type not in new]
-    order = [held.type for held in look.past.conditions or []]
-    merged = {held.type: held for held in (*old, *new.values())}
-    known = [merged[kind] for kind in dict.fromkeys(order)]
-    return [*known, *(held for kind, held in new.items() if kind not in order)]
+def _conditions(snapshot: Look, decision: Decision) -> list[Condition]:
+    new = {condition.type: _condition(snapshot, condition) for condition in decision.conditions}
+    old = [condition for condition in snapshot.past.conditions or [] if condition.type not in new]
+    order = [condition.type for condition in snapshot.past.conditions or []]
+    merged = {condition.type: condition for condition in (*old, *new.values())}
+    previous = [merged[condition_type] for condition_type in dict.fromkeys(order)]
+    return [*previous, *(condition for condition_type, condition in new.items() if condition_type not in order)]
 
 
-def _condition(look: Look, held: Said) -> Condition:
-    before = condition_of(look.past, held.type)
-    same = before is not None and before.status is held.status
+def _condition(snapshot: Look, condition: Said) -> Condition:
+    before = condition_of(snapshot.past, condition.type)
+    is_unchanged = before is not None and before.status is condition.status
     return Condition(
-        type=held.type,
-        status=held.status,
-        reason=held.reason,
-        message=short(held.message, _MESSAGE),
-        last_transition_time=before.last_transition_time if same and before is not None else look.stamp,
-        observed_generation=look.generation,
+        type=condition.type,
+        status=condition.status,
+        reason=condition.reason,
+        message=short(condition.message, _MESSAGE),
+        last_transition_time=before.last_transition_time if is_unchanged and before is not None else snapshot.stamp,
+        observed_generation=snapshot.generation,
     )
 
 
-def _events(look: Look, decision: Decision, message: str) -> list[Event]:
-    found = []
-    if decision.phase is not look.past.phase:
+def _events(snapshot: Look, decision: Decision, message: str) -> list[Event]:
+    events = []
+    if decision.phase is not snapshot.past.phase:
         kind = EventType.WARNING if decision.phase is JobPhase.FAILED else EventType.NORMAL
-        found.append(Event(kind, decision.phase.value, message or f"the job is {decision.phase.value}"))
-    for held in decision.conditions:
-        before = condition_of(look.past, held.type)
-        bad = held.status is ConditionStatus.FALSE and held.type in (ACCEPTED, READY)
-        news = before is None or (before.reason, before.message) != (
-            held.reason,
-            short(held.message, _MESSAGE),
+        events.append(Event(kind, decision.phase.value, message or f"the job is {decision.phase.value}"))
+    for condition in decision.conditions:
+        before = condition_of(snapshot.past, condition.type)
+        is_problem = condition.status is ConditionStatus.FALSE and condition.type in (ACCEPTED, READY)
+        has_changed = before is None or (before.reason, before.message) != (
+            condition.reason,
+            short(condition.message, _MESSAGE),
         )
-        if bad and news and held.message and held.reason not in _QUIET:
-            found.append(Event(EventType.WARNING, held.reason, held.message))
-    return found
+        if is_problem and has_changed and condition.message and condition.reason not in _QUIET:
+            events.append(Event(EventType.WARNING, condition.reason, condition.message))
+    return events

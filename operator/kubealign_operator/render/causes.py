@@ -1,4 +1,4 @@
-"""What keeps a pod from serving, in a sentence."""
+"""The reason why a pod is not ready, in one sentence for the job's status."""
 
 import signal
 from dataclasses import dataclass
@@ -9,8 +9,7 @@ from kubealign.process import Exit
 from kubealign_operator.render import pod_state
 from kubealign_operator.render.observed import PodView
 
-#: A pod that a node has taken and that has not begun by then has something in its way that its status does
-#: not tell.
+#: A scheduled pod that has not started by then is blocked by something that its status does not show.
 SLOW_AFTER = timedelta(seconds=60)
 
 _IMAGE = (
@@ -23,74 +22,82 @@ _IMAGE = (
 )
 _CONFIGURATION = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _DISRUPTIONS = {
-    "PreemptionByScheduler": "gives way to a pod of higher priority",
-    "DeletionByTaintManager": "has to leave its node",
-    "EvictionByEvictionAPI": "was evicted, as when a node is drained",
-    "DeletionByPodGC": "was on a node that is gone",
+    "PreemptionByScheduler": "was preempted by a pod of higher priority",
+    "DeletionByTaintManager": "was evicted from its node because of a taint",
+    "EvictionByEvictionAPI": "was evicted through the eviction API, as by a drain of its node",
+    "DeletionByPodGC": "was on a node that no longer exists",
 }
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a process does not serve. `reason` is one CamelCase word, `text` a sentence without a full stop
-    that begins with the process's name."""
+    """Reason why a process is not ready.
+
+    Args:
+        reason: One CamelCase word.
+        message: A sentence without a full stop that begins with the name of the process.
+    """
 
     reason: str
     text: str
 
 
 def refused(process: str, why: str) -> Cause:
-    """The API did not let its pod be made."""
+    """Return the reason for a pod whose creation the API server refused."""
     return Cause("Refused", f"{process}: its pod was refused: {short(why)}")
 
 
 def name_taken(process: str, pod: str) -> Cause:
-    """Another job's pod is in the way."""
+    """Return the reason for a pod whose name is taken by a pod of another owner."""
     return Cause("NameTaken", f"{process} waits until the pod {pod}, which is not this job's, is gone")
 
 
 def cause(process: str, pod: PodView, now: datetime, one_shot: bool) -> Cause | None:
-    """Why this pod does not serve; None: nothing is in its way. `one_shot`: it may end with its work done."""
+    """Return why this pod is not ready; None: nothing blocks it.
+
+    Args:
+        one_shot: The process runs to completion, so that exit code 0 is no failure.
+    """
     if pod_state.ended(pod):
-        done = one_shot and pod_state.exit_code(pod) == Exit.DONE
-        return None if done else _ended(process, pod)
+        is_done = one_shot and pod_state.exit_code(pod) == Exit.DONE
+        return None if is_done else _ended(process, pod)
     if pod_state.leaving(pod):
         return _leaving(process, pod, now)
     return _waiting(process, pod) or _unscheduled(process, pod) or _slow(process, pod, now)
 
 
 def how_it_ended(process: str, pod: PodView) -> Cause:
-    """The end of a process that should have gone on."""
-    end = pod_state.terminated(pod)
-    if end is not None and end.reason == "OOMKilled":
+    """Return why a process terminated that should have kept running."""
+    termination = pod_state.terminated(pod)
+    if termination is not None and termination.reason == "OOMKilled":
         limit = f"its limit of {pod.memory_limit}" if pod.memory_limit else "its node had left"
         return Cause("OutOfMemory", f"{process} was killed: it needed more memory than {limit}")
     if pod.reason == "Evicted":
-        return Cause("Evicted", f"{process} was evicted by its node: {short(pod.message) or 'no word why'}")
+        return Cause("Evicted", f"{process} was evicted by its node: {short(pod.message) or 'no reason given'}")
     if pod.reason == "NodeLost":
         return Cause("NodeLost", f"{process} was lost with its node {pod.node}".rstrip())
-    if end is None:
-        said = ": ".join(part for part in (pod.reason, short(pod.message)) if part)
-        return Cause("Lost", f"{process} ended, and its node said only: {said or 'nothing'}")
-    said = last_words(end.message)
-    return Cause("Crashed", f"{process} {_code(end.exit_code)}" + (f": {said}" if said else ""))
+    if termination is None:
+        details = ": ".join(part for part in (pod.reason, short(pod.message)) if part)
+        return Cause("Lost", f"{process} ended without an exit code; its node reported: {details or 'nothing'}")
+    details = last_words(termination.message)
+    return Cause("Crashed", f"{process} {_code(termination.exit_code)}" + (f": {details}" if details else ""))
 
 
 def permanent(process: str, pod: PodView) -> Cause:
-    """A process that says that a restart would not help."""
-    end = pod_state.terminated(pod)
-    said = "" if end is None else end.message.strip()
-    # A log is told only where there is no message of its own.
-    said = last_words(said) if said.startswith("{") else short(said, 3500)
+    """Return the reason for a process that reported a permanent failure."""
+    termination = pod_state.terminated(pod)
+    details = "" if termination is None else termination.message.strip()
+    # The log is quoted only when the process wrote no termination message.
+    details = last_words(details) if details.startswith("{") else short(details, 3500)
     return Cause(
         "PermanentFailure",
-        f"{process}: {said}" if said else f"{process} said that a restart would not help, but not why",
+        f"{process}: {details}" if details else f"{process} reported a permanent failure without a message",
     )
 
 
 def _ended(process: str, pod: PodView) -> Cause:
-    said = pod_state.exit_code(pod) == Exit.PERMANENT
-    return permanent(process, pod) if said else how_it_ended(process, pod)
+    is_permanent = pod_state.exit_code(pod) == Exit.PERMANENT
+    return permanent(process, pod) if is_permanent else how_it_ended(process, pod)
 
 
 def _code(code: int) -> str:
@@ -106,25 +113,25 @@ def _code(code: int) -> str:
 
 def _leaving(process: str, pod: PodView, now: datetime) -> Cause:
     if pod_state.lost(pod, now):
-        where = f"its node {pod.node}" if pod.node else "its node"
-        return Cause("NodeLost", f"{process} is given up: {where} does not say that it has ended")
+        node_name = f"its node {pod.node}" if pod.node else "its node"
+        return Cause("NodeLost", f"{process} is force-deleted: {node_name} has not confirmed that it ended")
     disruption = pod_state.condition(pod, "DisruptionTarget")
     if disruption is not None and disruption.status == "True":
-        why = _DISRUPTIONS.get(disruption.reason, "has to go")
-        return Cause("Disrupted", f"{process} {why}; it is started again")
-    return Cause("Ending", f"{process} is ending")
+        why = _DISRUPTIONS.get(disruption.reason, "is being disrupted")
+        return Cause("Disrupted", f"{process} {why}; it will be restarted")
+    return Cause("Ending", f"{process} is terminating")
 
 
 def _waiting(process: str, pod: PodView) -> Cause | None:
-    wait = pod_state.waiting(pod)
-    if wait is None:
+    state = pod_state.waiting(pod)
+    if state is None:
         return None
-    if wait.reason in _IMAGE:
-        # The kubelet tells one failure in two ways, by turns.
-        _, _, told = wait.message.rpartition("ErrImagePull: ")
-        return Cause("ImagePull", f"{process} cannot get its image: {short(told) or wait.reason}")
-    if wait.reason in _CONFIGURATION:
-        return Cause("BadConfiguration", f"{process} cannot be started: {short(wait.message) or wait.reason}")
+    if state.reason in _IMAGE:
+        # The kubelet alternates between ErrImagePull and ImagePullBackOff for one failure.
+        _, _, details = state.message.rpartition("ErrImagePull: ")
+        return Cause("ImagePull", f"{process} cannot get its image: {short(details) or state.reason}")
+    if state.reason in _CONFIGURATION:
+        return Cause("BadConfiguration", f"{process} cannot be started: {short(state.message) or state.reason}")
     return None
 
 
@@ -143,14 +150,14 @@ def _unscheduled(process: str, pod: PodView) -> Cause | None:
 
 
 def _slow(process: str, pod: PodView, now: datetime) -> Cause | None:
-    wait = pod_state.waiting(pod)
-    begun = pod_state.main_of(pod)
-    if begun is not None and begun.running:
+    state = pod_state.waiting(pod)
+    container = pod_state.main_of(pod)
+    if container is not None and container.running:
         return None
-    if wait is None or not pod.node or pod.created_at is None or now - pod.created_at < SLOW_AFTER:
+    if state is None or not pod.node or pod.created_at is None or now - pod.created_at < SLOW_AFTER:
         return None
     return Cause(
         "SlowStart",
-        f"{process} has been on node {pod.node} for a minute without starting: an image or a volume is not "
-        f"there yet; kubectl describe pod {pod.name} says which",
+        f"{process} has been on node {pod.node} for a minute without starting: its image or a volume is not "
+        f"available yet; see kubectl describe pod {pod.name}",
     )

@@ -1,4 +1,4 @@
-"""Which PersistentVolumeClaims a job's pods see, and where."""
+"""PersistentVolumeClaims that a job's pods mount, and their mount paths."""
 
 from collections.abc import Iterable
 from pathlib import PurePosixPath
@@ -13,7 +13,7 @@ from kubealign_operator.render.parts import parts
 
 
 def claims(job: AlignmentJob, dependencies: Iterable[Dependency]) -> dict[str, bool]:
-    """Name -> whether it is written to; in the order of the names."""
+    """Return the claim names, sorted, mapped to True when the job writes to them."""
     read = {part.claim_name for _, part in parts(job.spec, VolumeModel)}
     read |= {part.claim_name for _, part in parts(job.spec, VolumeFile)}
     read |= {dependency.claim_name for dependency in dependencies}
@@ -23,12 +23,16 @@ def claims(job: AlignmentJob, dependencies: Iterable[Dependency]) -> dict[str, b
 
 
 def mounted(claim_name: str, path: str) -> PurePosixPath:
-    """The folder of a claim as the job's processes see it. A path stays within the claim."""
+    """Return the path of a claim's folder inside the containers. The path stays within the claim."""
     return PurePosixPath(VOLUMES, claim_name, path.lstrip("/"))
 
 
 def run_folder(job: AlignmentJob, uid: str) -> tuple[str, str]:
-    """(claim, folder within it) of the commits and the result. Raises LookupError without a volume."""
+    """Return (claim, folder within it) of the run directory.
+
+    Raises:
+        LookupError: The job has no volume.
+    """
     volume = job.spec.checkpoint.volume
     if volume is None:
         raise LookupError(f"{job.name} names no checkpoint.volume")
@@ -36,6 +40,10 @@ def run_folder(job: AlignmentJob, uid: str) -> tuple[str, str]:
 
 
 def result_folder(job: AlignmentJob, uid: str) -> tuple[str, str]:
-    """(claim, folder within it) of the result. Raises LookupError without a volume."""
+    """Return (claim, folder within it) of the result.
+
+    Raises:
+        LookupError: The job has no volume.
+    """
     claim_name, path = run_folder(job, uid)
     return claim_name, str(PurePosixPath(path, "result"))

@@ -1,4 +1,4 @@
-"""What certificates and passwords a job needs."""
+"""Certificates and passwords that a job needs."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,7 +15,7 @@ _WITHOUT_DEADLINE = timedelta(days=3650)
 
 
 def credentials(scene: Scene, processes: Sequence[Process]) -> CredentialsNeed:
-    """For every role in use and the bus; they outlive the job's deadline."""
+    """Request credentials for every role in use and for the bus; they outlive the job's deadline."""
     deadline = scene.job.spec.lifecycle.active_deadline_seconds
     lifetime = _WITHOUT_DEADLINE
     if deadline is not None and deadline < _WITHOUT_DEADLINE.total_seconds():

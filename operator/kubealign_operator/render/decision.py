@@ -1,4 +1,4 @@
-"""What a phase decides: the parts of the answer that differ from phase to phase."""
+"""The part of a plan that differs from phase to phase."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ FAILED = "Failed"
 
 @dataclass(frozen=True)
 class Said:
-    """What a condition says from now on; its times come from what it said before."""
+    """The desired state of a condition. lastTransitionTime is kept when the status is unchanged."""
 
     type: str
     status: ConditionStatus
@@ -28,14 +28,18 @@ class Said:
 
 
 def said(kind: str, so: bool, reason: str, message: str = "") -> Said:
-    """That it is so, or is not."""
+    """Build a condition that is True or False."""
     return Said(kind, ConditionStatus.TRUE if so else ConditionStatus.FALSE, reason, message)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """`changes`: fields of the status by their Python names; the others stay as they were. `wake`: when time
-    alone changes the answer."""
+    """The decision of one phase.
+
+    Args:
+        status_changes: Changed status fields by Python name; all other fields stay as they were.
+        requeue_at: Times at which the decision changes by time alone.
+    """
 
     phase: JobPhase
     message: str = ""

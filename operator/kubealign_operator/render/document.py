@@ -1,4 +1,4 @@
-"""The job as its processes read it."""
+"""The ConfigMap from which the processes read their job."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ KEY = "job.json"
 
 
 def document(scene: Scene) -> dict[str, Any]:
-    """Immutable: what is changed later (replicas, suspend) is the operator's to act on."""
+    """Build the ConfigMap. It is immutable: later changes (replicas, suspend) are handled by the operator."""
     metadata = Metadata(name=scene.name, namespace=scene.namespace, labels=scene.job.metadata.labels)
     job = scene.job.model_copy(update={"metadata": metadata})
     return {

@@ -1,4 +1,4 @@
-"""The end of a job, and what remains to be done after it. A job that has ended never runs again."""
+"""The end of a job, and the clean-up after it. A finished job never runs again."""
 
 import math
 from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ _BEYOND_GRACE = timedelta(seconds=30)
 
 
 def success(look: Look, job: AlignmentJob) -> Decision:
-    """The job has done its work."""
+    """Decide that the job has succeeded."""
     claim_name, path = result_folder(job, look.uid)
     steps = "" if look.step is None else f" after step {look.step}"
     conditions = (
@@ -35,7 +35,7 @@ def success(look: Look, job: AlignmentJob) -> Decision:
 
 
 def failure(look: Look, cause: Cause) -> Decision:
-    """The job cannot go on."""
+    """Decide that the job has failed."""
     conditions = (
         said(COMPLETE, False, cause.reason),
         said(FAILED, True, cause.reason, cause.text),
@@ -44,19 +44,19 @@ def failure(look: Look, cause: Cause) -> Decision:
 
 
 def ended(look: Look, phase: JobPhase) -> Decision:
-    """After the end: the pods' processes are ended, their logs kept until the job is deleted."""
+    """Decide on a finished job: stop the remaining processes, keep their logs until the job is deleted."""
     completed = look.past.completion_time or look.stamp
-    stop, remove, wake = _ends(look, completed, _reason(look))
+    stop, deletions, requeue_at = _ends(look, completed, _reason(look))
     ttl = number(inside(look.observed.job, "spec", "lifecycle", "ttlSecondsAfterFinished"))
-    over = False
+    is_expired = False
     if ttl is not None:
         try:
-            deletion = completed + timedelta(seconds=max(0.0, ttl))
+            expires_at = completed + timedelta(seconds=max(0.0, ttl))
         except OverflowError:
-            deletion = None
-        if deletion is not None:
-            over = deletion <= look.now
-            wake = wake if over else [*wake, deletion]
+            expires_at = None
+        if expires_at is not None:
+            is_expired = expires_at <= look.now
+            requeue_at = requeue_at if is_expired else [*requeue_at, expires_at]
     return Decision(
         phase,
         look.past.message or "",
@@ -65,73 +65,73 @@ def ended(look: Look, phase: JobPhase) -> Decision:
             "roles": _roles(look),
             "rollout_replicas": _rollouts(look),
         },
-        delete=tuple(remove),
+        delete=tuple(deletions),
         stop=tuple(stop),
-        delete_job=over and not look.leaving,
-        wake=tuple(wake),
+        delete_job=is_expired and not look.leaving,
+        wake=tuple(requeue_at),
     )
 
 
 def _end(
-    look: Look, phase: JobPhase, message: str, conditions: tuple[Said, ...], reason: str, **changes: Any
+    snapshot: Look, phase: JobPhase, message: str, conditions: tuple[Said, ...], reason: str, **changes: Any
 ) -> Decision:
-    stop, remove, wake = _ends(look, look.now, reason)
-    known = () if condition_of(look.past, SUSPENDED) is None else (said(SUSPENDED, False, reason),)
+    stop, deletions, requeue_at = _ends(snapshot, snapshot.now, reason)
+    suspended = () if condition_of(snapshot.past, SUSPENDED) is None else (said(SUSPENDED, False, reason),)
     return Decision(
         phase,
         message,
-        conditions=(*conditions, *known, Said(READY, ConditionStatus.FALSE, "Ended")),
+        conditions=(*conditions, *suspended, Said(READY, ConditionStatus.FALSE, "Ended")),
         changes={
-            "completion_time": look.stamp,
-            "start_time": look.past.start_time,
+            "completion_time": snapshot.stamp,
+            "start_time": snapshot.past.start_time,
             "active_since": None,
-            "active_seconds": active_seconds(look.past, look.stamp),
-            "roles": _roles(look),
-            "rollout_replicas": _rollouts(look),
+            "active_seconds": active_seconds(snapshot.past, snapshot.stamp),
+            "roles": _roles(snapshot),
+            "rollout_replicas": _rollouts(snapshot),
             **changes,
         },
-        delete=tuple(remove),
+        delete=tuple(deletions),
         stop=tuple(stop),
-        wake=tuple(wake),
+        wake=tuple(requeue_at),
     )
 
 
-def _ends(look: Look, completed: datetime, reason: str) -> tuple[list[Stop], list[Deletion], list[datetime]]:
-    overdue, wake = give_up(look.pods, look.now)
-    alive = [pod for pod in living(look.pods) if not pod_state.leaving(pod)]
-    driver = [pod for pod in living(look.pods_of(names.DRIVER)) if pod_state.begun(pod)]
+def _ends(snapshot: Look, completed: datetime, reason: str) -> tuple[list[Stop], list[Deletion], list[datetime]]:
+    overdue, requeue_at = give_up(snapshot.pods, snapshot.now)
+    alive = [pod for pod in living(snapshot.pods) if not pod_state.leaving(pod)]
+    driver = [pod for pod in living(snapshot.pods_of(names.DRIVER)) if pod_state.begun(pod)]
     if reason == DEADLINE and driver:
-        # The driver first: it needs the others to commit.
-        last = completed + timedelta(seconds=_grace(look)) + _BEYOND_GRACE
-        if look.now < last:
-            alive, wake = [pod for pod in alive if pod in driver], [*wake, last]
+        # The driver stops first: it needs the other processes to save a checkpoint.
+        driver_deadline = completed + timedelta(seconds=_grace(snapshot)) + _BEYOND_GRACE
+        if snapshot.now < driver_deadline:
+            alive, requeue_at = [pod for pod in alive if pod in driver], [*requeue_at, driver_deadline]
     stop = [
         Stop(pod.name, pod.uid)
         for pod in alive
         if pod_state.begun(pod) and (pod.active_deadline_seconds or math.inf) > 1
     ]
-    unborn = delete(pod for pod in alive if not pod_state.begun(pod))
-    return stop, [*overdue, *unborn], wake
+    never_started = delete(pod for pod in alive if not pod_state.begun(pod))
+    return stop, [*overdue, *never_started], requeue_at
 
 
-def _grace(look: Look) -> float:
-    held = number(inside(look.observed.job, "spec", "lifecycle", "gracePeriodSeconds"))
-    return min(held, 86_400.0) if held is not None and held > 0 else _GRACE_SECONDS
+def _grace(snapshot: Look) -> float:
+    seconds = number(inside(snapshot.observed.job, "spec", "lifecycle", "gracePeriodSeconds"))
+    return min(seconds, 86_400.0) if seconds is not None and seconds > 0 else _GRACE_SECONDS
 
 
-def _reason(look: Look) -> str:
-    held = condition_of(look.past, FAILED)
-    return held.reason if held is not None and held.status is ConditionStatus.TRUE else ""
+def _reason(snapshot: Look) -> str:
+    condition = condition_of(snapshot.past, FAILED)
+    return condition.reason if condition is not None and condition.status is ConditionStatus.TRUE else ""
 
 
-def _roles(look: Look) -> list[RoleStatus] | None:
+def _roles(snapshot: Look) -> list[RoleStatus] | None:
     return [
-        role.model_copy(update={"ready": sum(pod_state.ready(pod) for pod in look.firsts_of(role.name))})
-        for role in look.past.roles or []
+        role.model_copy(update={"ready": sum(pod_state.ready(pod) for pod in snapshot.firsts_of(role.name))})
+        for role in snapshot.past.roles or []
     ] or None
 
 
-def _rollouts(look: Look) -> int | None:
-    if look.past.rollout_replicas is None:
+def _rollouts(snapshot: Look) -> int | None:
+    if snapshot.past.rollout_replicas is None:
         return None
-    return len(living(look.firsts_of(generating(look.processes))))
+    return len(living(snapshot.firsts_of(generating(snapshot.processes))))

@@ -1,4 +1,4 @@
-"""In which order the processes of a job start."""
+"""The order in which the processes of a job start."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from kubealign_operator.render.units import Unit
 
 
 def prepared_by(units: Sequence[Unit]) -> bool:
-    """Preparation has done its work."""
+    """Return True when preparation has finished successfully."""
     return any(
         pod_state.exit_code(pod) == 0
         for unit in units
@@ -20,24 +20,28 @@ def prepared_by(units: Sequence[Unit]) -> bool:
 
 
 def all_ready(units: Sequence[Unit], job: AlignmentJob) -> bool:
-    """Everything that the driver needs serves; of the rollout workers as many as the job has to have."""
+    """Return True when everything that the driver needs is ready; of the rollout workers, `minReplicas`."""
     rollout = job.spec.own_rollout
-    wanted = 0 if rollout is None else rollout.min_replicas
+    min_rollouts = 0 if rollout is None else rollout.min_replicas
     workers = [unit for unit in units if unit.name not in (PREPARE, names.DRIVER)]
-    rollouts = [unit for unit in workers if unit.group == Role.ROLLOUT]
-    others = [unit for unit in workers if unit.group != Role.ROLLOUT]
-    return all(whole(unit) for unit in others) and sum(map(whole, rollouts)) >= wanted
+    rollout_units = [unit for unit in workers if unit.group == Role.ROLLOUT]
+    other_units = [unit for unit in workers if unit.group != Role.ROLLOUT]
+    return all(whole(unit) for unit in other_units) and sum(map(whole, rollout_units)) >= min_rollouts
 
 
 def whole(unit: Unit) -> bool:
-    """All of its processes serve, or are done."""
+    """Return True when all processes of the unit are ready, or finished."""
     return unit.ready == len(unit.members)
 
 
 def open_to(unit: Unit, units: Sequence[Unit], prepared: bool, running: bool) -> bool:
-    """Whether the unit may start: bus and preparation at once, the driver last, the others in between. In a
-    job that runs, at any time."""
+    """Return True when the unit may start.
+
+    The bus and preparation start at once, the driver last, all other units in between. In a running job
+    every unit
+    may start at any time.
+    """
     if running or unit.name in (names.NATS, PREPARE):
         return True
-    bus = all(whole(held) for held in units if held.name == names.NATS)
-    return prepared and bus and unit.name != names.DRIVER
+    bus_ready = all(whole(bus_unit) for bus_unit in units if bus_unit.name == names.NATS)
+    return prepared and bus_ready and unit.name != names.DRIVER

@@ -1,4 +1,4 @@
-"""One look at a job, read once: what the phases decide on."""
+"""A snapshot of one job: the observed state, parsed once, on which the phases decide."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from kubealign_operator.render.units import Unit, own, units
 
 @dataclass(frozen=True)
 class Look:
-    """`processes` has the bus among them, first."""
+    """The parsed state of one job. `processes` starts with the message bus."""
 
     name: str
     namespace: str
@@ -28,19 +28,19 @@ class Look:
     past: AlignmentJobStatus
     now: datetime
     processes: tuple[Process, ...]
-    #: The job's own.
+    #: Pods that belong to the job.
     pods: tuple[PodView, ...]
     observed: Observed
     platform: Platform
 
     @property
     def stamp(self) -> datetime:
-        """Now, in whole seconds, as Kubernetes writes times."""
+        """The current time in whole seconds, as Kubernetes writes times."""
         return self.now.replace(microsecond=0)
 
     @property
     def step(self) -> int | None:
-        """The last that was done."""
+        """The last completed step."""
         progress = self.observed.progress
         return self.past.step if progress is None or progress.step is None else progress.step
 
@@ -52,19 +52,19 @@ class Look:
         return [pod for pod in self.pods if pod.labels.get(names.GROUP_LABEL) == group]
 
     def firsts_of(self, group: str) -> list[PodView]:
-        """Of the group's pods, one for each worker that has several."""
+        """Return the pods of rank 0 in a group: one for each worker that consists of several pods."""
         return [pod for pod in self.pods_of(group) if pod.labels.get(names.WORKER_RANK_LABEL, "0") == "0"]
 
     def units(self, attempts: Mapping[str, int] | None) -> tuple[Unit, ...]:
         return units(self.name, self.uid, self.processes, self.observed.pods, attempts or {})
 
     def process_of(self, pod: PodView) -> str:
-        """The name of the process that a pod of the job runs."""
+        """Return the name of the process that a pod of the job runs."""
         return pod.labels.get(names.PROCESS_LABEL) or pod.name
 
 
 def look(processes: Sequence[Process], observed: Observed, now: datetime, platform: Platform) -> Look:
-    """`now` has a time zone."""
+    """Take a snapshot of the observed state. `now` has a time zone."""
     metadata = mapping(observed.job.get("metadata"))
     uid = text(metadata.get("uid"))
     others = [process for process in processes if process.role is not Role.NATS]
@@ -84,5 +84,5 @@ def look(processes: Sequence[Process], observed: Observed, now: datetime, platfo
 
 
 def living(pods: Sequence[PodView]) -> list[PodView]:
-    """Those whose processes may still run."""
+    """Return the pods whose processes may still run."""
     return [pod for pod in pods if not pod_state.ended(pod)]

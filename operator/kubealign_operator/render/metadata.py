@@ -1,4 +1,4 @@
-"""metadata of a job's objects: labels and owner."""
+"""Metadata of a job's objects: labels and owner reference."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from kubealign_operator.render.scene import Scene
 
 
 def object_labels(job: str, uid: str) -> dict[str, str]:
-    """What everything that belongs to a job is found by."""
+    """Return the labels by which every object of a job is selected."""
     return {
         names.MANAGED_BY: names.KUBEALIGN,
         names.APP: names.KUBEALIGN,
@@ -18,7 +18,7 @@ def object_labels(job: str, uid: str) -> dict[str, str]:
 
 
 def object_metadata(scene: Scene, name: str) -> dict[str, Any]:
-    """Deleting the job deletes the object; nothing waits for that."""
+    """Return the metadata of an object. Deleting the job deletes the object without blocking the deletion."""
     return {
         "name": name,
         "namespace": scene.namespace,

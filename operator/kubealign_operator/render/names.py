@@ -1,4 +1,4 @@
-"""What the objects of a job are called, and what they are labelled with."""
+"""Names and labels of the objects of a job."""
 
 from kubealign.labels import APP as APP
 from kubealign.labels import ATTEMPT_LABEL as ATTEMPT_LABEL
@@ -18,12 +18,12 @@ from kubealign.roles import Process
 NATS = "nats"
 DRIVER = "driver"
 
-#: What a watch of all that belongs to jobs selects.
+#: Label selector of all objects that belong to jobs.
 OWNED_SELECTOR = f"{MANAGED_BY}={KUBEALIGN},{JOB_LABEL}"
 
 
 def bus() -> Process:
-    """The job's NATS server, as a process among the others."""
+    """Return the job's NATS server as a process."""
     return Process(name=NATS, role=Role.NATS, group=NATS, module="", serves=False)
 
 
@@ -32,47 +32,53 @@ def pod(job: str, process: str) -> str:
 
 
 def peers(job: str) -> str:
-    """The headless Service, and the NetworkPolicy."""
+    """Return the name of the headless Service and of the NetworkPolicy."""
     return f"{job}-peers"
 
 
 def credentials(job: str) -> str:
-    """The Secret."""
+    """Return the name of the Secret."""
     return f"{job}-credentials"
 
 
 def document(job: str) -> str:
-    """The ConfigMap."""
+    """Return the name of the ConfigMap."""
     return f"{job}-document"
 
 
 def host(job: str, namespace: str, process: str) -> str:
-    """Where the other pods of the job reach this process."""
+    """Return the host name under which the job's other pods reach this process."""
     return f"{process}.{peers(job)}.{namespace}.svc"
 
 
 def pod_group(job: str, uid: str) -> str:
-    """Of the pods that a queue admits together."""
+    """Return the name of the pod group that a queue admits together."""
     return f"{job}-{uid[:8]}"
 
 
 def run_folder(job: str, uid: str) -> str:
-    """In the checkpoint's volume. Another job of the same name does not find this one's commits."""
+    """Return the name of the run directory. It contains the uid, so that a later job of the same name finds
+    no old checkpoints.
+    """
     return f"{job}-{uid[:8]}"
 
 
 def redis_user(uid: str) -> str:
-    """The job's user of the platform's Redis."""
+    """Return the job's user name in the platform's Redis."""
     return f"kubealign-{uid}"
 
 
 def redis_prefix(namespace: str, job: str) -> str:
-    """What the names of the job's keys begin with."""
+    """Return the prefix of the job's Redis keys."""
     return f"kubealign:{namespace}:{job}:"
 
 
 def rollout_selector(uid: str, group: Role, *, several: bool) -> str:
-    """Of the rollout workers, which run in the pods of this group, for the scale subresource: one pod a
-    worker, the first where each has several."""
+    """Return the label selector of the rollout workers for the scale subresource: one pod for each worker.
+
+    Args:
+        group: Group of the pods in which the rollout workers run.
+        several: True when a worker consists of several pods, of which the first one is selected.
+    """
     first = f",{WORKER_RANK_LABEL}=0" if several else ""
     return f"{UID_LABEL}={uid},{GROUP_LABEL}={group}{first}"

@@ -1,4 +1,4 @@
-"""Who may talk to a job's pods, and to whom they may talk."""
+"""The NetworkPolicy of a job's pods."""
 
 from typing import Any
 
@@ -13,8 +13,14 @@ from kubealign_operator.render.scene import Scene
 
 
 def network_policy(scene: Scene) -> dict[str, Any]:
-    """In: from the job itself, and to the metrics, which ask for a certificate. Out: to the job itself, DNS
-    and Redis; anywhere only where something is fetched from a hub, or figures are sent to a tracker."""
+    """Build the NetworkPolicy.
+
+    Ingress: from the job itself, and from anywhere to the metrics port, which requires a client
+    certificate.
+    Egress: to the job itself, DNS and Redis; to anywhere only if the job downloads from a hub or reports
+    metrics to
+    an online tracker.
+    """
     pods = {"podSelector": {"matchLabels": {names.UID_LABEL: scene.uid}}}
     dns = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
     egress: list[dict[str, Any]] = [
@@ -42,13 +48,13 @@ def network_policy(scene: Scene) -> dict[str, Any]:
 
 
 def tracks(job: AlignmentJob) -> bool:
-    """Whether its driver sends figures out of the cluster's own."""
+    """Return True when the driver sends metrics to a tracker outside the cluster."""
     return any(tracker.online for tracker in job.spec.trackers)
 
 
 def fetches(job: AlignmentJob) -> bool:
-    """Whether something of the job comes from a hub. A data set named by a folder does not."""
-    data = [part.name for _, part in parts(job.spec, HuggingFaceDataset)]
+    """Return True when the job downloads from a hub. A data set named by a path is no download."""
+    data_sets = [part.name for _, part in parts(job.spec, HuggingFaceDataset)]
     return any(True for _ in parts(job.spec, HuggingFaceModel)) or any(
-        not name.startswith(("/", ".", "~")) for name in data
+        not name.startswith(("/", ".", "~")) for name in data_sets
     )

@@ -1,4 +1,4 @@
-"""What a job has besides its pods."""
+"""The objects of a job other than its pods, and those of them that are missing."""
 
 from typing import Any
 
@@ -13,16 +13,17 @@ from kubealign_operator.render.service import service
 
 
 def missing_objects(look: Look, scene: Scene) -> list[dict[str, Any]]:
-    """Those that are not there; what is there is never changed."""
-    wanted = {
+    """Build the objects that do not exist; existing objects are never changed."""
+    builders = {
         ("Service", names.peers(scene.name)): service,
         ("NetworkPolicy", names.peers(scene.name)): network_policy,
         ("ConfigMap", names.document(scene.name)): document,
     }
-    return [made(scene) for known, made in wanted.items() if known not in look.observed.objects]
+    return [build(scene) for key, build in builders.items() if key not in look.observed.objects]
 
 
 def missing_credentials(look: Look, scene: Scene) -> CredentialsNeed | None:
+    """Return the request for the credentials Secret; None: it exists."""
     if ("Secret", names.credentials(scene.name)) in look.observed.objects:
         return None
     return credentials(scene, look.processes)

@@ -1,4 +1,4 @@
-"""What exists of a job, as `render` is told."""
+"""The observed state of a job, which is the input of the planner."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from kubealign.spec.algorithms import Makes
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why a container does not run yet, in the kubelet's words."""
+    """The kubelet's reason why a container does not run yet."""
 
     reason: str = ""
     message: str = ""
@@ -18,11 +18,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Terminated:
-    """How a container ended."""
+    """The termination of a container."""
 
     exit_code: int
     reason: str = ""
-    #: What the process wrote to its termination file, else the end of its log.
+    #: The process's termination message, else the end of its log.
     message: str = ""
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -40,7 +40,7 @@ class ContainerView:
 
 @dataclass(frozen=True, slots=True)
 class PodCondition:
-    """PodScheduled, DisruptionTarget ..."""
+    """A pod condition, such as PodScheduled or DisruptionTarget."""
 
     type: str
     status: str
@@ -50,12 +50,12 @@ class PodCondition:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """What of a pod matters here: made by `pod_view`."""
+    """The relevant part of a pod, built by `pod_view`."""
 
     name: str
     uid: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Pending, Running, Succeeded, Failed, Unknown; empty: not said.
+    #: Pending, Running, Succeeded, Failed, Unknown; empty: unset.
     phase: str = ""
     #: The pod's own reason and message, such as Evicted.
     reason: str = ""
@@ -63,11 +63,11 @@ class PodView:
     ready: bool = False
     node: str = ""
     created_at: datetime | None = None
-    #: metadata.deletionTimestamp: when its grace is over; None: it is not being deleted.
+    #: metadata.deletionTimestamp, the end of the grace period; None: the pod is not being deleted.
     deletion_at: datetime | None = None
     #: spec.activeDeadlineSeconds.
     active_deadline_seconds: int | None = None
-    #: limits.memory of the main container, as it is written.
+    #: limits.memory of the main container, verbatim.
     memory_limit: str = ""
     containers: tuple[ContainerView, ...] = ()
     conditions: tuple[PodCondition, ...] = ()
@@ -83,11 +83,11 @@ class VolumeFolder:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """Another job of the namespace, whose result this one reads."""
+    """Another job of the namespace, whose result this job reads."""
 
     name: str
     uid: str
-    #: status.phase; empty: none yet.
+    #: status.phase; empty before the first status.
     phase: str = ""
     #: status.message.
     message: str = ""
@@ -95,37 +95,37 @@ class JobView:
     volume: VolumeFolder | None = None
     #: status.result.
     result: VolumeFolder | None = None
-    #: What its result is; None: its algorithm is not known here.
+    #: Kind of its result; None: its algorithm is unknown to this operator.
     makes: Makes | None = Makes.POLICY
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the job's driver says of itself. None: it has not said."""
+    """Progress as reported by the job's driver. None: not reported."""
 
     step: int | None = None
     max_steps: int | None = None
     weight_version: int | None = None
     reward: float | None = None
-    #: Nats a token.
+    #: KL divergence in nats per token.
     kl: float | None = None
     waiting_for: str = ""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """One look at a job and at everything that belongs to it."""
+    """The observed state of a job and of everything that belongs to it."""
 
-    #: The AlignmentJob as the API gives it: metadata, spec, status.
+    #: The AlignmentJob as JSON: metadata, spec, status.
     job: Mapping[str, Any]
-    #: The pods with this job's name in their labels.
+    #: The pods whose labels name this job.
     pods: tuple[PodView, ...] = ()
-    #: (kind, name) of what exists besides pods: Secret, ConfigMap, Service, NetworkPolicy.
+    #: (kind, name) of the existing objects other than pods: Secret, ConfigMap, Service, NetworkPolicy.
     objects: frozenset[tuple[str, str]] = frozenset()
-    #: Name of a pod or object -> why the API refused to create it last time.
+    #: Name of a pod or object -> error of the last attempt to create it.
     refusals: Mapping[str, str] = field(default_factory=dict)
-    #: Name -> the job that this one depends on; None: there is no such job.
+    #: Name -> job that this one depends on; None: the job does not exist.
     dependencies: Mapping[str, JobView | None] = field(default_factory=dict)
-    #: The job's name, those that it waits for one after the other, and its name again; empty: no circle.
+    #: Dependency cycle as job names, beginning and ending with this job; empty: no cycle.
     circle: tuple[str, ...] = ()
     progress: Progress | None = None

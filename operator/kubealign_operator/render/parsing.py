@@ -1,4 +1,4 @@
-"""A job of the API as the spec's models, or what is wrong with it."""
+"""Validates a job from the API: parses it into the spec's models and collects its errors."""
 
 import json
 from collections.abc import Mapping
@@ -18,11 +18,15 @@ _TOLD = 5
 
 
 class InvalidJob(ValueError):
-    """The job cannot be run as it is written; the message names the fields and the remedies."""
+    """The job's spec is invalid; the message names the fields and the remedies."""
 
 
 def parse(job: Mapping[str, Any]) -> AlignmentJob:
-    """Raises InvalidJob. Of the metadata only what kubealign reads: Kubernetes may have more to say there."""
+    """Parse a job. Only the metadata that kubealign reads is validated: Kubernetes may allow more.
+
+    Raises:
+        InvalidJob: The spec is invalid.
+    """
     metadata = mapping(job.get("metadata"))
     document = {
         "metadata": {
@@ -35,7 +39,7 @@ def parse(job: Mapping[str, Any]) -> AlignmentJob:
     try:
         text = json.dumps(document)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidJob(f"the job is no JSON: {error}") from error
+        raise InvalidJob(f"the job is not JSON: {error}") from error
     try:
         return AlignmentJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -43,7 +47,7 @@ def parse(job: Mapping[str, Any]) -> AlignmentJob:
 
 
 def processes_of(job: Mapping[str, Any]) -> tuple[Process, ...]:
-    """The job's processes; none when it is invalid."""
+    """Return the job's processes; none when it is invalid."""
     try:
         return roles(parse(job))
     except InvalidJob:
@@ -51,7 +55,7 @@ def processes_of(job: Mapping[str, Any]) -> tuple[Process, ...]:
 
 
 def dependencies_of(job: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the jobs whose results this one reads; none when it is invalid."""
+    """Return the names of the jobs whose results this job reads; none when it is invalid."""
     try:
         return tuple(sorted(dependencies(parse(job))))
     except InvalidJob:
@@ -59,9 +63,9 @@ def dependencies_of(job: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _told(error: ValidationError) -> str:
-    found = []
+    messages = []
     for details in error.errors(include_url=False):
-        message, held = explain(details, AlignmentJob)
-        found.append(str(SpecError(message, dotted(details["loc"]), held)))
-    more = len(found) - _TOLD
-    return "; ".join(found[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
+        message, value = explain(details, AlignmentJob)
+        messages.append(str(SpecError(message, dotted(details["loc"]), value)))
+    more = len(messages) - _TOLD
+    return "; ".join(messages[:_TOLD]) + (f"; and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Finding the parts of a spec by what they are, wherever they stand in it."""
+"""Finds the parts of a spec by type, at any depth."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -11,14 +11,14 @@ Part = TypeVar("Part", bound=BaseModel)
 
 
 def parts(model: BaseModel, kind: type[Part], place: Place = ()) -> Iterator[tuple[Place, Part]]:
-    """(place, part) of every part of this kind in the model, in the order of the fields."""
+    """Yield (path, part) for every part of this type in the model, in field order."""
     if isinstance(model, kind):
         yield place, model
     for name, field in type(model).model_fields.items():
-        held = getattr(model, name)
-        if isinstance(held, BaseModel):
-            yield from parts(held, kind, (*place, field.alias or name))
-        elif isinstance(held, list):
-            for index, item in enumerate(held):
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield from parts(value, kind, (*place, field.alias or name))
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
                 if isinstance(item, BaseModel):
                     yield from parts(item, kind, (*place, field.alias or name, index))

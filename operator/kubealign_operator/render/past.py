@@ -1,4 +1,4 @@
-"""The status that a job has, whoever wrote it."""
+"""Parses the status that a job already has, whoever wrote it."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from kubealign.spec.status import AlignmentJobStatus, Condition
 from kubealign_operator.render.reading import mapping, moment
 
-#: Of a counter. Whatever is beyond was not written by us.
+#: Greatest value of a counter: a greater one was not written by the operator.
 _MOST = 2**31 - 1
 _TIMES = ("start_time", "completion_time", "active_since")
 _COUNTS = ("step", "max_steps", "weight_version", "restarts", "rollout_replicas", "observed_generation")
@@ -18,17 +18,17 @@ _FIGURES = ("reward", "kl", "active_seconds")
 
 
 def past(status: object) -> AlignmentJobStatus:
-    """What of it makes sense; a field that does not counts as not there."""
-    held: dict[str, Any] = dict(mapping(status))
+    """Parse the previous status. A field with a senseless value counts as absent."""
+    fields: dict[str, Any] = dict(mapping(status))
     while True:
         try:
-            found = AlignmentJobStatus.model_validate(held)
+            parsed = AlignmentJobStatus.model_validate(fields)
         except ValidationError as error:
             bad = {str(details["loc"][0]) for details in error.errors() if details["loc"]}
-            kept = {name: value for name, value in held.items() if name not in bad}
-            held = kept if len(kept) < len(held) else {}
+            valid = {name: value for name, value in fields.items() if name not in bad}
+            fields = valid if len(valid) < len(fields) else {}
         else:
-            return _sound(found)
+            return _sound(parsed)
 
 
 def _sound(status: AlignmentJobStatus) -> AlignmentJobStatus:
@@ -36,7 +36,7 @@ def _sound(status: AlignmentJobStatus) -> AlignmentJobStatus:
     changed |= {name: _count(getattr(status, name)) for name in _COUNTS}
     changed |= {name: _figure(getattr(status, name)) for name in _FIGURES}
     attempts: Mapping[str, int] = status.attempts or {}
-    changed["attempts"] = {name: count for name, held in attempts.items() if (count := _count(held))} or None
+    changed["attempts"] = {name: count for name, value in attempts.items() if (count := _count(value))} or None
     changed["conditions"] = [
         condition.model_copy(update={"last_transition_time": at})
         for condition in status.conditions or []
@@ -46,11 +46,12 @@ def _sound(status: AlignmentJobStatus) -> AlignmentJobStatus:
 
 
 def condition_of(status: AlignmentJobStatus, kind: str) -> Condition | None:
-    return next((held for held in status.conditions or [] if held.type == kind), None)
+    """Return the condition of this type, or None."""
+    return next((condition for condition in status.conditions or [] if condition.type == kind), None)
 
 
 def active_seconds(status: AlignmentJobStatus, now: datetime) -> float:
-    """How long the job has been at work, suspensions left out."""
+    """Return the seconds that the job has been active, without suspensions."""
     since = 0.0 if status.active_since is None else (now - status.active_since).total_seconds()
     return (status.active_seconds or 0.0) + max(0.0, since)
 

@@ -1,9 +1,9 @@
-"""A strategic merge of pod templates: later ones are laid over earlier ones."""
+"""Strategic merge of pod templates: later templates override earlier ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: Lists whose entries are objects known by one field.
+#: Lists of objects -> the field that identifies an entry.
 _KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -15,24 +15,28 @@ _KEYS = {
     "ports": "containerPort",
     "hostAliases": "ip",
 }
-#: Lists that add up.
+#: Lists that are concatenated.
 _ADDED = ("tolerations", "topologySpreadConstraints")
 
 
 def merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the patch laid over it; neither is changed. A null removes the field. Objects are merged
-    field by field, the lists above by key or added; any other value replaces."""
+    """Merge the patch into `base` without changing either.
+
+    A null removes the field. Objects are merged field by field; the lists in `_MERGE_KEYS` by key; the
+    lists in
+    `_APPENDED_LISTS` are concatenated; any other value replaces the old one.
+    """
     result = dict(base)
     for name, value in patch.items():
-        held = base.get(name)
+        current = base.get(name)
         if value is None:
             result.pop(name, None)
         elif isinstance(value, Mapping):
-            result[name] = merged(held if isinstance(held, Mapping) else {}, value)
+            result[name] = merged(current if isinstance(current, Mapping) else {}, value)
         elif isinstance(value, list | tuple) and name in _KEYS:
-            result[name] = _by_key(_KEYS[name], _list(held), value)
+            result[name] = _by_key(_KEYS[name], _list(current), value)
         elif isinstance(value, list | tuple) and name in _ADDED:
-            result[name] = [*_list(held), *(item for item in value if item not in _list(held))]
+            result[name] = [*_list(current), *(item for item in value if item not in _list(current))]
         else:
             result[name] = value
     return result
@@ -45,14 +49,14 @@ def _list(value: Any) -> Sequence[Any]:
 def _by_key(key: str, base: Sequence[Any], patch: Sequence[Any]) -> list[Any]:
     result = list(base)
     for item in patch:
-        place = next((index for index, held in enumerate(result) if _same(key, held, item)), None)
-        if place is None:
+        position = next((index for index, entry in enumerate(result) if _same(key, entry, item)), None)
+        if position is None:
             result.append(merged({}, item) if isinstance(item, Mapping) else item)
         else:
-            result[place] = merged(result[place], item)
+            result[position] = merged(result[position], item)
     return result
 
 
-def _same(key: str, held: Any, item: Any) -> bool:
-    both = isinstance(held, Mapping) and isinstance(item, Mapping)
-    return both and key in item and held.get(key) == item[key]
+def _same(key: str, entry: Any, item: Any) -> bool:
+    are_objects = isinstance(entry, Mapping) and isinstance(item, Mapping)
+    return are_objects and key in item and entry.get(key) == item[key]

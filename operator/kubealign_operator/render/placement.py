@@ -1,4 +1,4 @@
-"""What is wrong with a job that the spec's models cannot know: they serve one machine, too."""
+"""Errors of a job that only matter in a cluster: the spec's models also serve a single machine."""
 
 from collections.abc import Iterator
 
@@ -17,23 +17,23 @@ _PATHS: tuple[type[BaseModel], ...] = (Model, DataSource, TokenizerSource, FileF
 
 
 def problems(job: AlignmentJob) -> Iterator[SpecError]:
-    """Everything that keeps the job from running in a cluster."""
+    """Yield everything that prevents the job from running in a cluster."""
     if job.spec.checkpoint.volume is None:
         remedy = "is required in a cluster: name a PersistentVolumeClaim that every pod of the job can write"
         yield SpecError(remedy, "spec.checkpoint.volume")
     for kind in _PATHS:
         yield from _relative(job, kind, "path", "name an absolute path in the image, or a volume")
     yield from _relative(job, HuggingFaceDataset, "name", "name a data set of the hub, or a volume")
-    for place, name in references(job):
+    for path, name in references(job):
         if name == job.name:
-            yield SpecError("is the job itself: name another job", dotted(place), shown(name))
+            yield SpecError("is the job itself: name another job", dotted(path), shown(name))
 
 
 def _relative(job: AlignmentJob, kind: type[BaseModel], field: str, remedy: str) -> Iterator[SpecError]:
-    for place, part in parts(job.spec, kind):
-        held = getattr(part, field)
-        if not isinstance(held, str) or held.startswith("/"):
+    for path, part in parts(job.spec, kind):
+        value = getattr(part, field)
+        if not isinstance(value, str) or value.startswith("/"):
             continue
-        if kind is not HuggingFaceDataset or held.startswith((".", "~")):
+        if kind is not HuggingFaceDataset or value.startswith((".", "~")):
             message = f"is relative to a file on one machine, and there is none in a cluster: {remedy}"
-            yield SpecError(message, dotted(("spec", *place, field)), shown(held))
+            yield SpecError(message, dotted(("spec", *path, field)), shown(value))

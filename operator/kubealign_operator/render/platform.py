@@ -1,4 +1,4 @@
-"""What the administrator of the platform sets for all jobs."""
+"""Settings of the platform's administrator for all jobs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,22 +7,22 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Platform:
-    """Settings of the chart that reach the pods of jobs."""
+    """Settings of the Helm chart that affect the pods of jobs."""
 
-    #: The image of every pod of a job, the bus's included.
+    #: Image of every pod of a job, including the bus.
     image: str
-    #: The platform's Redis, as pods resolve it.
+    #: Host of the platform's Redis, as pods resolve it.
     redis_host: str
     redis_port: int = 6379
     redis_tls: bool = False
     image_pull_policy: str = "IfNotPresent"
-    #: The interpreter in the image.
+    #: Python interpreter in the image.
     python: str = "python"
-    #: A pod template, laid over every pod of every job before the templates of the job itself. It may set
-    #: anything that a pod has.
+    #: A pod template that is merged into every pod of every job, before the templates of the job itself.
+    #: Every field of a pod may be set.
     pod_template: Mapping[str, Any] = field(default_factory=dict)
-    #: Role, such as trainer or nats -> `requests` and `limits` of its container. A role that is not named
-    #: gets the built-in requests.
+    #: Role, such as trainer or nats -> `requests` and `limits` of its container. An absent role gets the
+    #: built-in requests.
     default_resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     run_as_user: int = 65532
     fs_group: int = 65532

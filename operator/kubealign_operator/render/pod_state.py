@@ -1,4 +1,4 @@
-"""What a pod's view says of its process."""
+"""The state of a pod's process, derived from the pod's view."""
 
 from datetime import datetime, timedelta
 
@@ -6,35 +6,35 @@ from kubealign.process import Exit
 from kubealign_operator.render import names
 from kubealign_operator.render.observed import ContainerView, PodCondition, PodView, Terminated, Waiting
 
-#: What a node has beyond a pod's grace period to say that the pod has ended.
+#: Time after a pod's grace period within which the node must confirm that the pod has ended.
 LOST_AFTER = timedelta(seconds=60)
 
 
 def main_of(pod: PodView) -> ContainerView | None:
-    return next((held for held in pod.containers if held.name == names.MAIN), None)
+    return next((container for container in pod.containers if container.name == names.MAIN), None)
 
 
 def terminated(pod: PodView) -> Terminated | None:
-    """How its process ended; None: it has not, or nobody knows."""
+    """Return the termination of the process; None: it runs, or its termination is unknown."""
     main = main_of(pod)
     return None if main is None else main.terminated
 
 
 def ended(pod: PodView) -> bool:
-    """Its process does not run any more, and never will."""
+    """Return True when the process has terminated for good."""
     return terminated(pod) is not None or pod.phase in ("Succeeded", "Failed")
 
 
 def exit_code(pod: PodView) -> int | None:
-    """None: it has not ended, or there is no telling."""
-    end = terminated(pod)
-    if end is not None:
-        return end.exit_code
+    """Return the exit code; None: the process runs, or its exit code is unknown."""
+    termination = terminated(pod)
+    if termination is not None:
+        return termination.exit_code
     return int(Exit.DONE) if pod.phase == "Succeeded" else None
 
 
 def leaving(pod: PodView) -> bool:
-    """It is being deleted."""
+    """Return True when the pod is being deleted."""
     return pod.deletion_at is not None
 
 
@@ -43,39 +43,39 @@ def ready(pod: PodView) -> bool:
 
 
 def lost(pod: PodView, now: datetime) -> bool:
-    """Its node has not said in time that it has ended."""
+    """Return True when the node has not confirmed the deletion in time."""
     return pod.deletion_at is not None and now - pod.deletion_at > LOST_AFTER
 
 
 def begun(pod: PodView) -> bool:
-    """A node has taken it: it may have run, and may have a log."""
-    return bool(pod.node) or any(held.running or held.terminated for held in pod.containers)
+    """Return True when a node has accepted the pod: it may have run and may have a log."""
+    return bool(pod.node) or any(container.running or container.terminated for container in pod.containers)
 
 
 def attempt(pod: PodView) -> int:
-    """-1: its label is none of ours."""
+    """Return the attempt from the pod's label; -1: the label is not the operator's."""
     text = pod.labels.get(names.ATTEMPT_LABEL, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
 def ran_seconds(pod: PodView) -> float:
-    """From the process's start to its end; 0 where that is not known."""
-    end = terminated(pod)
-    if end is None or end.started_at is None or end.finished_at is None:
+    """Return the run time of the process in seconds; 0 when unknown."""
+    termination = terminated(pod)
+    if termination is None or termination.started_at is None or termination.finished_at is None:
         return 0.0
-    return max(0.0, (end.finished_at - end.started_at).total_seconds())
+    return max(0.0, (termination.finished_at - termination.started_at).total_seconds())
 
 
 def finished_at(pod: PodView) -> datetime | None:
-    end = terminated(pod)
-    return None if end is None else end.finished_at
+    termination = terminated(pod)
+    return None if termination is None else termination.finished_at
 
 
 def waiting(pod: PodView) -> Waiting | None:
-    """Why its container, or one that comes before it, does not run."""
-    held = [container.waiting for container in pod.containers if container.waiting is not None]
-    return next((wait for wait in held if wait.reason not in ("", "PodInitializing")), None)
+    """Return why the container, or an earlier one, does not run."""
+    states = [container.waiting for container in pod.containers if container.waiting is not None]
+    return next((state for state in states if state.reason not in ("", "PodInitializing")), None)
 
 
 def condition(pod: PodView, kind: str) -> PodCondition | None:
-    return next((held for held in pod.conditions if held.type == kind), None)
+    return next((item for item in pod.conditions if item.type == kind), None)

@@ -1,4 +1,4 @@
-"""A pod of the API in the few words that matter here."""
+"""Reduces a pod from the API to the fields that the planner needs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from kubealign_operator.render.reading import inside, items, labels, moment, tex
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
-    """Of a pod as JSON; whatever is missing or malformed counts as not there."""
+    """Parse a pod from JSON; whatever is missing or malformed counts as absent."""
     conditions = tuple(_condition(item) for item in items(inside(pod, "status", "conditions")))
     return PodView(
         name=text(inside(pod, "metadata", "name")),
@@ -29,23 +29,23 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
             for field in ("initContainerStatuses", "containerStatuses")
             for item in items(inside(pod, "status", field))
         ),
-        # The others say nothing that phase, ready and containers do not.
+        # All other conditions repeat what phase, ready and containers contain.
         conditions=tuple(item for item in conditions if item.type in ("PodScheduled", "DisruptionTarget")),
     )
 
 
 def _container(status: Mapping[str, Any]) -> ContainerView:
     state = status.get("state")
-    waiting, ended = inside(state, "waiting"), inside(state, "terminated")
-    code = whole(inside(ended, "exitCode"))
+    waiting, terminated_state = inside(state, "waiting"), inside(state, "terminated")
+    code = whole(inside(terminated_state, "exitCode"))
     terminated = None
-    if isinstance(ended, Mapping):
+    if isinstance(terminated_state, Mapping):
         terminated = Terminated(
             exit_code=-1 if code is None else code,
-            reason=text(ended.get("reason")),
-            message=text(ended.get("message")),
-            started_at=moment(ended.get("startedAt")),
-            finished_at=moment(ended.get("finishedAt")),
+            reason=text(terminated_state.get("reason")),
+            message=text(terminated_state.get("message")),
+            started_at=moment(terminated_state.get("startedAt")),
+            finished_at=moment(terminated_state.get("finishedAt")),
         )
     return ContainerView(
         name=text(status.get("name")),
@@ -69,6 +69,6 @@ def _condition(condition: Mapping[str, Any]) -> PodCondition:
 def _memory_limit(pod: Mapping[str, Any]) -> str:
     for container in items(inside(pod, "spec", "containers")):
         if container.get("name") == MAIN:
-            held = inside(container, "resources", "limits", "memory")
-            return str(held) if isinstance(held, str | int) else ""
+            limit = inside(container, "resources", "limits", "memory")
+            return str(limit) if isinstance(limit, str | int) else ""
     return ""

@@ -19,7 +19,7 @@ from kubealign_operator.render.settings import settings_of
 from kubealign_operator.render.templates import templates
 from kubealign_operator.render.volumes import Mount, common, fit_shared_memory, of_bus, of_role
 
-#: A process that ends by its own deadline is never killed by the kubelet's.
+#: Margin, so that a process reaches its own shutdown deadline before the kubelet kills it.
 _BEYOND_GRACE_SECONDS = 5
 
 
@@ -29,7 +29,12 @@ def pod(
     processes: Sequence[Process],
     attempt: int,
 ) -> dict[str, Any]:
-    """The whole manifest. `processes`: all of the job; `attempt`: how often it was started again before."""
+    """Build the complete manifest of a pod.
+
+    Args:
+        processes: All processes of the job.
+        attempt: Number of restarts of the process's unit.
+    """
     spec = _spec(scene, process)
     patches = list(templates(scene, process))
     job = scene.job.metadata
@@ -60,28 +65,28 @@ def pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": result["spec"]}
 
 
-def _spec(scene: Scene, process: Process) -> dict[str, Any]:
-    mounts = common(scene, process.role)
+def _spec(context: Scene, process: Process) -> dict[str, Any]:
+    mounts = common(context, process.role)
     if process.role is Role.NATS:
         mounts += of_bus()
     else:
-        mounts += of_role(scene, process)
-    grace = scene.job.spec.lifecycle.grace_period_seconds
+        mounts += of_role(context, process)
+    grace_seconds = context.job.spec.lifecycle.grace_period_seconds
     return {
         "hostname": process.name,
-        "subdomain": names.peers(scene.name),
+        "subdomain": names.peers(context.name),
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": math.ceil(grace) + _BEYOND_GRACE_SECONDS,
-        "securityContext": pod_security(scene.platform),
-        "containers": [_container(scene, process, mounts)],
+        "terminationGracePeriodSeconds": math.ceil(grace_seconds) + _BEYOND_GRACE_SECONDS,
+        "securityContext": pod_security(context.platform),
+        "containers": [_container(context, process, mounts)],
         "volumes": [mount.volume for mount in mounts],
     }
 
 
-def _container(scene: Scene, process: Process, mounts: Sequence[Mount]) -> dict[str, Any]:
-    platform = scene.platform
+def _container(context: Scene, process: Process, mounts: Sequence[Mount]) -> dict[str, Any]:
+    platform = context.platform
     if process.role is Role.NATS:
         command = [platform.python, "-m", container.NATS_MODULE]
     else:
@@ -91,7 +96,7 @@ def _container(scene: Scene, process: Process, mounts: Sequence[Mount]) -> dict[
         "image": platform.image,
         "imagePullPolicy": platform.image_pull_policy,
         "command": command,
-        "env": _environment(scene, process),
+        "env": _environment(context, process),
         "ports": [{"name": name, "containerPort": port} for name, port in _ports(process).items()],
         "resources": default_resources(platform, process.role),
         "securityContext": container_security(),
@@ -103,15 +108,15 @@ def _container(scene: Scene, process: Process, mounts: Sequence[Mount]) -> dict[
     return {name: value for name, value in result.items() if value not in ([], {})}
 
 
-def _environment(scene: Scene, process: Process) -> list[dict[str, Any]]:
-    # The image knows no such user; libraries ask for its name and for a home that can be written.
+def _environment(context: Scene, process: Process) -> list[dict[str, Any]]:
+    # The image has no entry for this user id; libraries need a user name and a writable home.
     variables: list[dict[str, Any]] = [
         {"name": "HOME", "value": container.SCRATCH},
         {"name": "USER", "value": names.KUBEALIGN},
     ]
     if process.role is Role.NATS:
         return variables
-    settings = settings_of(scene, process).model_dump_json(exclude_defaults=True)
+    settings = settings_of(context, process).model_dump_json(exclude_defaults=True)
     cpus = {"containerName": names.MAIN, "resource": "limits.cpu", "divisor": "1"}
     return [
         *variables,
@@ -130,12 +135,12 @@ def _ports(process: Process) -> Mapping[str, int]:
 
 
 def _settle(spec: dict[str, Any], patches: Sequence[Mapping[str, Any]]) -> None:
-    chosen: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     for patch in patches:
         for entry in items(inside(patch, "spec", "containers")):
             if entry.get("name") == names.MAIN:
-                chosen = merged(chosen, mapping(entry.get("resources")))
+                overrides = merged(overrides, mapping(entry.get("resources")))
     for entry in items(spec.get("containers")):
         if isinstance(entry, dict) and entry.get("name") == names.MAIN:
-            settle(entry, chosen)
+            settle(entry, overrides)
     fit_shared_memory(spec)

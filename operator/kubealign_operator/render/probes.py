@@ -1,4 +1,4 @@
-"""How the kubelet learns that a process serves, and that it hangs."""
+"""Probes by which the kubelet detects that a process is ready, or hangs."""
 
 from typing import Any
 
@@ -6,31 +6,31 @@ from kubealign.pod import HEALTH_PORT, NATS_PORT
 from kubealign.process import Role
 from kubealign.roles import Process
 
-#: A large model is read from a slow volume within it.
+#: Long enough to load a large model from a slow volume.
 START_SECONDS = 1800
 _START_PERIOD = 2
-#: A step may hold the interpreter for long, so one late answer is no sign.
+#: A step may hold the interpreter for long, so one late answer does not count as a hang.
 _LIVENESS = {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12}
 _READINESS = {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3}
 
 
 def probes(process: Process) -> dict[str, Any]:
-    """The probes of its container; none for what ends by itself."""
+    """Return the probes of the process's container; none for a process that runs to completion."""
     if process.one_shot:
         return {}
-    ready, alive = _http("/readyz"), _http("/livez")
+    readiness, liveness = _http("/readyz"), _http("/livez")
     if process.role is Role.NATS:
-        ready = alive = {"tcpSocket": {"port": NATS_PORT}}
+        readiness = liveness = {"tcpSocket": {"port": NATS_PORT}}
     return {
-        # Until it has been ready once nothing else is asked, so that loading a model is no hang.
+        # The other probes start after the first success, so that loading a model does not count as a hang.
         "startupProbe": {
-            **ready,
+            **readiness,
             "periodSeconds": _START_PERIOD,
             "timeoutSeconds": 5,
             "failureThreshold": START_SECONDS // _START_PERIOD,
         },
-        "readinessProbe": {**ready, **_READINESS},
-        "livenessProbe": {**alive, **_LIVENESS},
+        "readinessProbe": {**readiness, **_READINESS},
+        "livenessProbe": {**liveness, **_LIVENESS},
     }
 
 

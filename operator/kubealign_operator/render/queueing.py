@@ -1,7 +1,8 @@
-"""Kueue: the queue's labels reach the pods, and what trains together is admitted together.
+"""Kueue integration: queue labels on the pods, and gang admission.
 
-Trainer, critic, reference, teacher, rewards and as many rollout workers as the job cannot do without are one
-group of pods; preparation, driver, bus and further rollout workers are admitted one by one.
+Trainer, critic, reference, teacher, rewards and `minReplicas` rollout workers form one pod group;
+preparation,
+driver, bus and further rollout workers are admitted one by one.
 https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/
 """
 
@@ -20,23 +21,25 @@ _ONE_BY_ONE = (Role.DRIVER, Role.NATS)
 
 
 def passed_on(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Of the job's annotations, those that are for Kueue."""
+    """Return the job's annotations that are addressed to Kueue."""
     return {name: value for name, value in annotations.items() if name.startswith(PREFIX)}
 
 
 def gang(scene: Scene, processes: Sequence[Process]) -> list[Process]:
-    """The processes that are admitted together."""
+    """Return the processes that are admitted together."""
     rollout = scene.job.spec.own_rollout
-    first = 0 if rollout is None else rollout.min_replicas
-    workers = [process for process in processes if process.role is Role.ROLLOUT and process.replica < first]
-    others = [process for process in processes if process.role not in (*_ONE_BY_ONE, Role.ROLLOUT)]
-    return [*others, *workers]
+    required = 0 if rollout is None else rollout.min_replicas
+    workers = [process for process in processes if process.role is Role.ROLLOUT and process.replica < required]
+    other_processes = [process for process in processes if process.role not in (*_ONE_BY_ONE, Role.ROLLOUT)]
+    return [*other_processes, *workers]
 
 
 def group_of(
     scene: Scene, process: Process, processes: Sequence[Process]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """(labels, annotations) of the process's pod; empty when it is admitted by itself, or by no queue."""
+    """Return (labels, annotations) of the process's pod group; empty when the pod is admitted alone or by no
+    queue.
+    """
     members = gang(scene, processes)
     if QUEUE not in scene.job.metadata.labels or process not in members or len(members) == 1:
         return {}, {}

@@ -1,4 +1,4 @@
-"""Reading JSON that may hold anything: what is not of the wanted kind counts as not there."""
+"""Lenient access to untrusted JSON: a value of the wrong type counts as absent."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -9,52 +9,53 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """The object, else an empty one."""
+    """Return the object, else an empty one."""
     return value if isinstance(value, Mapping) else _NOTHING
 
 
 def inside(value: object, *path: str) -> object:
-    """What lies at the path of object fields; None: nothing does."""
+    """Return the value at a path of object fields, or None."""
     for name in path:
         value = mapping(value).get(name)
     return value
 
 
 def text(value: object) -> str:
-    """The text, else an empty one."""
+    """Return the text, else an empty one."""
     return value if isinstance(value, str) else ""
 
 
 def items(value: object) -> tuple[Mapping[str, Any], ...]:
-    """The objects of a list."""
+    """Return the objects of a list."""
     return tuple(mapping(item) for item in value) if isinstance(value, list | tuple) else ()
 
 
 def whole(value: object) -> int | None:
-    """The integer, if it is one."""
+    """Return the integer, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def number(value: object) -> float | None:
-    """The finite number, if it is one."""
+    """Return the finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        held = float(value)
+        result = float(value)
     except OverflowError:
         return None
-    return held if abs(held) < float("inf") else None
+    return result if abs(result) < float("inf") else None
 
 
 def labels(value: object) -> dict[str, str]:
-    """The pairs of text and text."""
+    """Return the pairs whose key and value are text."""
     return {
-        key: held for key, held in mapping(value).items() if isinstance(key, str) and isinstance(held, str)
+        key: item for key, item in mapping(value).items() if isinstance(key, str) and isinstance(item, str)
     }
 
 
 def moment(value: object) -> datetime | None:
-    """A time, as Kubernetes writes it or as a datetime; one without a zone is UTC."""
+    """Return the time in UTC, from a Kubernetes timestamp or a datetime; without a time zone UTC is assumed.
+    """
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)

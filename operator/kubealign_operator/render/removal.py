@@ -1,4 +1,4 @@
-"""Making pods go."""
+"""Deletions of pods."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -9,19 +9,23 @@ from kubealign_operator.render.rendered import Deletion
 
 
 def delete(pods: Iterable[PodView], grace_seconds: int | None = None) -> list[Deletion]:
-    """Those that are not going already."""
+    """Return deletions for the pods that are not being deleted already."""
     return [Deletion(pod.name, pod.uid, grace_seconds) for pod in pods if not pod_state.leaving(pod)]
 
 
 def give_up(pods: Iterable[PodView], now: datetime) -> tuple[list[Deletion], list[datetime]]:
-    """(deletions without their nodes' word of those that are overdue, when the others will be).
+    """Force the deletion of pods whose nodes have not confirmed it in time.
 
-    A process that still runs on a node nobody hears of does no harm: the fence of its successor is higher."""
-    leaving = [pod for pod in pods if pod.deletion_at is not None]
-    overdue = [Deletion(pod.name, pod.uid, 0) for pod in leaving if pod_state.lost(pod, now)]
-    waking = [
+    A process that still runs on an unreachable node does no harm: the fence of its successor is higher.
+
+    Returns:
+        The forced deletions, and the times at which the remaining deletions become overdue.
+    """
+    terminating = [pod for pod in pods if pod.deletion_at is not None]
+    overdue = [Deletion(pod.name, pod.uid, 0) for pod in terminating if pod_state.lost(pod, now)]
+    requeue_at = [
         pod.deletion_at + pod_state.LOST_AFTER
-        for pod in leaving
+        for pod in terminating
         if pod.deletion_at is not None and not pod_state.lost(pod, now)
     ]
-    return overdue, waking
+    return overdue, requeue_at

@@ -1,4 +1,4 @@
-"""What should be, given what is: the operator's decisions, all of them, in one pure function."""
+"""Plans one reconcile of a job: the desired state as a pure function of the observed state."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -23,61 +23,67 @@ from kubealign_operator.render.waiting import invalid, misused, resolved, waits_
 
 
 def render(processes: Sequence[Process], observed: Observed, now: datetime, platform: Platform) -> Rendered:
-    """What is to be done about a job that has been looked at. Raises nothing, whatever was seen.
+    """Plan one reconcile of a job.
 
-    `processes`: what `roles` says of the job; `now` has a time zone.
+    Never raises, whatever was observed.
+
+    Args:
+        processes: Processes of the job, as `kubealign.roles.roles` lists them.
+        observed: State of the job and of the objects that belong to it.
+        now: Current time, with a time zone.
+        platform: Settings of the platform's administrator.
     """
-    seen = look(processes, observed, now, platform)
-    if seen.leaving and not (seen.past.phase is not None and seen.past.phase.final):
-        # Its pods go with it.
-        return Rendered(status=as_json(seen.past))
-    return assemble(seen, _decide(seen))
+    snapshot = look(processes, observed, now, platform)
+    if snapshot.leaving and not (snapshot.past.phase is not None and snapshot.past.phase.final):
+        # Kubernetes garbage-collects the pods together with the job.
+        return Rendered(status=as_json(snapshot.past))
+    return assemble(snapshot, _decide(snapshot))
 
 
-def _decide(seen: Look) -> Decision:
-    phase = seen.past.phase
+def _decide(snapshot: Look) -> Decision:
+    phase = snapshot.past.phase
     if phase is not None and phase.final:
-        return ended(seen, phase)
+        return ended(snapshot, phase)
     try:
-        job = parse(seen.observed.job)
+        job = parse(snapshot.observed.job)
     except InvalidJob as error:
-        return invalid(seen, str(error))
-    wrong = _wrong(seen, job)
-    if wrong:
-        return invalid(seen, "; ".join(wrong))
+        return invalid(snapshot, str(error))
+    errors = _wrong(snapshot, job)
+    if errors:
+        return invalid(snapshot, "; ".join(errors))
     if phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.SUSPENDING):
-        return _at_work(seen, job)
-    return _at_rest(seen, job)
+        return _at_work(snapshot, job)
+    return _at_rest(snapshot, job)
 
 
-def _wrong(seen: Look, job: AlignmentJob) -> list[str]:
-    if seen.started and job.spec.checkpoint.volume is not None:
+def _wrong(snapshot: Look, job: AlignmentJob) -> list[str]:
+    if snapshot.started and job.spec.checkpoint.volume is not None:
         return []
-    return [str(error) for error in (*problems(job), *misused(seen, job))]
+    return [str(error) for error in (*problems(job), *misused(snapshot, job))]
 
 
-def _at_work(seen: Look, job: AlignmentJob) -> Decision:
-    if seen.past.phase is JobPhase.SUSPENDING or job.spec.suspend:
-        if succeeded(seen):
-            return success(seen, job)
-        cause = permanent_failure(seen)
-        if cause is not None:
-            return failure(seen, cause)
-        if seen.pods:
-            return suspending(seen)
+def _at_work(snapshot: Look, job: AlignmentJob) -> Decision:
+    if snapshot.past.phase is JobPhase.SUSPENDING or job.spec.suspend:
+        if succeeded(snapshot):
+            return success(snapshot, job)
+        failure_reason = permanent_failure(snapshot)
+        if failure_reason is not None:
+            return failure(snapshot, failure_reason)
+        if snapshot.pods:
+            return suspending(snapshot)
         if job.spec.suspend:
-            return suspended(seen)
-    return active(seen, job, seen.past.dependencies or [])
+            return suspended(snapshot)
+    return active(snapshot, job, snapshot.past.dependencies or [])
 
 
-def _at_rest(seen: Look, job: AlignmentJob) -> Decision:
+def _at_rest(snapshot: Look, job: AlignmentJob) -> Decision:
     if job.spec.suspend:
-        return suspended(seen)
-    if seen.started:
-        return active(seen, job, seen.past.dependencies or [])
-    found = resolved(seen, job)
-    if isinstance(found, str):
-        return waits_for_jobs(found)
-    if isinstance(found, Cause):
-        return failure(seen, found)
-    return active(seen, job, found)
+        return suspended(snapshot)
+    if snapshot.started:
+        return active(snapshot, job, snapshot.past.dependencies or [])
+    results = resolved(snapshot, job)
+    if isinstance(results, str):
+        return waits_for_jobs(results)
+    if isinstance(results, Cause):
+        return failure(snapshot, results)
+    return active(snapshot, job, results)

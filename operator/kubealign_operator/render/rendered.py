@@ -1,4 +1,4 @@
-"""What should be done about a job: the answer of `render`."""
+"""The plan of one reconcile: the status to write and the objects to create, stop and delete."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,13 +10,13 @@ from kubealign.process import Role
 
 @dataclass(frozen=True)
 class CredentialsNeed:
-    """A Secret that is wanted and not there. Who acts makes the keys, so that none is ever rendered."""
+    """A missing Secret. The executor generates the keys, so that no key is part of a plan."""
 
-    #: Of the Secret.
+    #: Name of the Secret.
     name: str
-    #: Each gets ROLE.pem and ROLE-key.pem.
+    #: Roles that get a certificate, as ROLE.pem and ROLE-key.pem.
     roles: tuple[Role, ...]
-    #: DNS names and addresses that the certificates are good for.
+    #: Subject alternative names of the certificates: DNS names and addresses.
     hosts: tuple[str, ...]
     lifetime: timedelta
     #: metadata of the Secret: name, namespace, labels, ownerReferences.
@@ -25,24 +25,24 @@ class CredentialsNeed:
 
 @dataclass(frozen=True)
 class Deletion:
-    """A pod that should go. `uid` is a precondition: a younger pod of the same name is left alone."""
+    """A pod to delete. `uid` is a precondition: a newer pod of the same name is left alone."""
 
     name: str
     uid: str
-    #: None: the pod's own. 0: at once, without its node's word.
+    #: Grace period in seconds. None: the pod's own; 0: force deletion, without waiting for the node.
     grace_seconds: int | None = None
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A pod that should end and stay there for its logs: patch spec.activeDeadlineSeconds to 1."""
+    """A pod to stop but keep for its logs: spec.activeDeadlineSeconds is patched to 1."""
 
     name: str
     uid: str
 
 
 class EventType(StrEnum):
-    """Of a Kubernetes event."""
+    """Type of a Kubernetes event."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
@@ -50,7 +50,7 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """Something that has just happened to the job. `reason` is one CamelCase word."""
+    """A Kubernetes event about the job. `reason` is one CamelCase word."""
 
     type: EventType
     reason: str
@@ -59,19 +59,19 @@ class Event:
 
 @dataclass(frozen=True)
 class Rendered:
-    """To be done in the order of the fields, each only after the one before succeeded."""
+    """The plan of one reconcile. The fields are executed in order, each after the previous one succeeded."""
 
-    #: The whole new status: what it does not name should not be there.
+    #: The complete new status: a field that is absent here is removed.
     status: dict[str, Any]
-    #: To be made before anything in `create`.
+    #: Credentials to create before anything in `create`.
     credentials: CredentialsNeed | None = None
     delete: tuple[Deletion, ...] = ()
     stop: tuple[Stop, ...] = ()
-    #: Whole manifests of what is wanted and not there, in the order to create them in.
+    #: Complete manifests of the missing objects, in creation order.
     create: tuple[dict[str, Any], ...] = ()
-    #: Its time after the end is over.
+    #: The time to live after the job's end has expired: delete the job.
     delete_job: bool = False
-    #: What the old status did not tell yet; to be sent once the new one is written.
+    #: Events to send once the new status is written.
     events: tuple[Event, ...] = ()
-    #: Seconds until time alone changes the answer; None: never.
+    #: Seconds until the plan changes by time alone; None: never.
     again_after: float | None = None

@@ -1,4 +1,4 @@
-"""What is set aside for a container when nobody says so."""
+"""Default resource requests of containers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,19 +13,25 @@ _REQUESTS = {Role.NATS: _SMALL, Role.DRIVER: {"requests": {"cpu": "250m", "memor
 
 
 def default_resources(platform: Platform, role: Role) -> dict[str, Any]:
-    """requests and limits of the role's container before any template."""
-    held: Mapping[str, Any] = platform.default_resources.get(role, _REQUESTS.get(role, _ROLE))
-    return {kind: dict(mapping(held.get(kind))) for kind in ("requests", "limits") if held.get(kind)}
+    """Return requests and limits of the role's container before any template is applied."""
+    resources: Mapping[str, Any] = platform.default_resources.get(role, _REQUESTS.get(role, _ROLE))
+    return {kind: dict(mapping(resources.get(kind))) for kind in ("requests", "limits") if resources.get(kind)}
 
 
 def settle(container: dict[str, Any], chosen: Mapping[str, Any]) -> None:
-    """A default request gives way to a limit that a template chose: it might lie above it, which the API
-    refuses. `chosen`: the resources that the templates set."""
-    resources, wanted = mapping(container.get("resources")), mapping(chosen.get("requests"))
-    limited = mapping(chosen.get("limits"))
+    """Drop the default requests for which a template sets a limit.
+
+    The default might exceed that limit, which the API server rejects.
+
+    Args:
+        container: The container, changed in place.
+        chosen: Resources that the templates set.
+    """
+    resources, explicit = mapping(container.get("resources")), mapping(chosen.get("requests"))
+    limits = mapping(chosen.get("limits"))
     requests = {
         name: amount
         for name, amount in mapping(resources.get("requests")).items()
-        if name in wanted or name not in limited
+        if name in explicit or name not in limits
     }
     container["resources"] = {**resources, "requests": requests}

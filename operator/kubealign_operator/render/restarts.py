@@ -1,4 +1,4 @@
-"""When a unit is started again, and whether that counts against the budget."""
+"""The restart policy: when a unit is restarted, and whether that counts against the restart budget."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,20 +15,30 @@ from kubealign_operator.render.units import Unit
 
 @dataclass(frozen=True)
 class Restart:
-    """A unit that is started again because a process of it died."""
+    """A restart of a unit because one of its processes failed."""
 
     unit: str
     cause: Cause
 
     def told(self, restarts: int, budget: int) -> str:
-        """In a sentence; `restarts`: how many have counted so far."""
+        """Describe the restart in a sentence.
+
+        Args:
+            restarts: Restarts counted so far.
+            budget: Restarts that the job allows.
+        """
         used = f"{restarts} of {budget} restarts used"
         return f"{self.cause.text}; starting {self.unit} again ({used})"
 
 
 @dataclass(frozen=True)
 class Judged:
-    """`restarts`: how many have counted so far. `failure`: why the job cannot go on."""
+    """The outcome of the restart policy.
+
+    Args:
+        restarts: Restarts counted so far.
+        failure: Reason why the job cannot continue.
+    """
 
     units: tuple[Unit, ...]
     restarts: int
@@ -37,20 +47,27 @@ class Judged:
 
 
 def judge(units: Sequence[Unit], restarts: int, budget: int, complete: frozenset[str]) -> Judged:
-    """Who starts again. `complete`: the groups whose members were all ready at the last look."""
+    """Decide which units restart.
+
+    Args:
+        units: Units with their pods.
+        restarts: Restarts counted so far.
+        budget: Restarts that the job allows.
+        complete: Names of the groups that were completely ready at the previous reconcile.
+    """
     result: list[Unit] = []
     new: list[Restart] = []
     for unit in units:
-        dead = _dead(unit)
-        if dead is not None:
-            cause = causes.how_it_ended(dead[0].name, dead[1])
+        crashed = _dead(unit)
+        if crashed is not None:
+            reason = causes.how_it_ended(crashed[0].name, crashed[1])
             if restarts >= budget:
-                return Judged(tuple(units), restarts, tuple(new), _used_up(cause, budget))
+                return Judged(tuple(units), restarts, tuple(new), _used_up(reason, budget))
             restarts += 1
-            new.append(Restart(unit.name, cause))
+            new.append(Restart(unit.name, reason))
             result.append(unit.again())
         elif unit.ranks and _torn(unit, complete):
-            # Somebody deleted a rank: the others wait for it in collectives that will never end.
+            # A rank was deleted from outside: the other ranks would hang in their collectives forever.
             result.append(unit.again())
         else:
             result.append(unit)
@@ -58,10 +75,12 @@ def judge(units: Sequence[Unit], restarts: int, budget: int, complete: frozenset
 
 
 def held_until(unit: Unit, pod: PodView) -> datetime | None:
-    """Until when a dead pod is kept, for its log and to hold its unit back; None: not at all."""
+    """Return the time until which a dead pod is retained for its log and as restart backoff; None: not
+    retained.
+    """
     if not pod_state.ended(pod):
         return None
-    # A pod that its node never ran has no end, but was made not long ago.
+    # A pod that its node never ran has no finish time; its creation time is recent enough.
     finished = pod_state.finished_at(pod) or pod.created_at
     if finished is None:
         return None
@@ -73,14 +92,14 @@ def held_until(unit: Unit, pod: PodView) -> datetime | None:
 
 
 def _dead(unit: Unit) -> tuple[Process, PodView] | None:
-    """The first of the unit's processes to die by itself."""
-    dead = [(process, pod) for process, pod in unit.current if _died(unit, pod)]
-    return min(dead, key=_when) if dead else None
+    """Return the first process of the unit that failed by itself."""
+    crashed = [(process, pod) for process, pod in unit.current if _died(unit, pod)]
+    return min(crashed, key=_when) if crashed else None
 
 
 def _died(unit: Unit, pod: PodView) -> bool:
-    done = unit.one_shot and pod_state.exit_code(pod) == Exit.DONE
-    return pod_state.ended(pod) and not pod_state.leaving(pod) and not done
+    is_done = unit.one_shot and pod_state.exit_code(pod) == Exit.DONE
+    return pod_state.ended(pod) and not pod_state.leaving(pod) and not is_done
 
 
 def _when(entry: tuple[Process, PodView]) -> float:

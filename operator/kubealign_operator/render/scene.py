@@ -1,4 +1,4 @@
-"""What rendering starts from: the job as it is written, and what lies around it."""
+"""The context from which the manifests of a job are built."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from kubealign_operator.render.platform import Platform
 
 @dataclass(frozen=True)
 class Scene:
-    """A job that can be made into objects. `job` has passed `parse`."""
+    """A validated job together with everything its manifests depend on."""
 
     name: str
     namespace: str
     uid: str
     job: AlignmentJob
     platform: Platform
-    #: The results that the job builds on.
+    #: Results of other jobs that the job builds on.
     dependencies: tuple[Dependency, ...] = ()
 
     @cached_property
     def claims(self) -> Mapping[str, bool]:
-        """The PersistentVolumeClaims that its processes see -> whether they write to them."""
+        """The PersistentVolumeClaims that the processes mount, mapped to True when they write to them."""
         return claims(self.job, self.dependencies)

@@ -1,4 +1,4 @@
-"""The names under which a job's pods find one another."""
+"""The headless Service through which a job's pods resolve each other."""
 
 from typing import Any
 
@@ -9,7 +9,9 @@ from kubealign_operator.render.scene import Scene
 
 
 def service(scene: Scene) -> dict[str, Any]:
-    """Headless. A pod has its name before it is ready: the ranks of a group meet to become so."""
+    """Build the headless Service. Unready pods are published: the ranks of a group connect before they are
+    ready.
+    """
     ports = {"grpc": GRPC_PORT, "metrics": METRICS_PORT, "nats": NATS_PORT}
     return {
         "apiVersion": "v1",

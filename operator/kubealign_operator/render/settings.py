@@ -1,4 +1,4 @@
-"""What a process is told through its environment."""
+"""Settings that a process receives through its environment."""
 
 from kubealign.pod import GRPC_PORT, RENDEZVOUS_PORT, PodRedis, PodSettings
 from kubealign.roles import Process
@@ -8,7 +8,7 @@ from kubealign_operator.render.scene import Scene
 
 
 def settings_of(scene: Scene, process: Process) -> PodSettings:
-    """Everything but the secrets and what is the same in every pod."""
+    """Return the settings of one process, without secrets and without what is the same in every pod."""
 
     def host(name: str) -> str:
         return names.host(scene.name, scene.namespace, name)

@@ -1,4 +1,4 @@
-"""How the processes of a job stand: who serves, and what keeps the others from it."""
+"""Readiness of a job's processes, and what blocks those that are not ready."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from kubealign_operator.render.look import Look
 from kubealign_operator.render.restarts import Restart
 from kubealign_operator.render.units import Member, Unit
 
-#: What to tell first, when several things are wrong.
+#: Reasons by severity: the first one found is shown in the status.
 _GRAVITY = (
     "OutOfMemory",
     "Crashed",
@@ -32,65 +32,67 @@ _NAMED = 3
 
 
 def roles(units: Sequence[Unit], prepared: bool) -> list[RoleStatus]:
-    """By group, in the order in which they start."""
+    """Return the status of each group, in the order in which the groups start."""
     groups: dict[str, tuple[int, int]] = {}
     for unit in units:
-        wanted, ready = groups.get(unit.group, (0, 0))
-        more, serving = unit.counts
-        done = prepared and unit.name == PREPARE
-        groups[unit.group] = wanted + more, ready + (more if done else serving)
-    return [RoleStatus(name=name, replicas=wanted, ready=ready) for name, (wanted, ready) in groups.items()]
+        desired, ready = groups.get(unit.group, (0, 0))
+        unit_desired, unit_ready = unit.counts
+        is_done = prepared and unit.name == PREPARE
+        groups[unit.group] = desired + unit_desired, ready + (unit_desired if is_done else unit_ready)
+    return [RoleStatus(name=name, replicas=desired, ready=ready) for name, (desired, ready) in groups.items()]
 
 
 def obstacle(look: Look, units: Sequence[Unit], restarts: int, budget: int) -> Cause | None:
-    """The gravest thing that keeps a process from serving; None: there is nothing but time."""
-    found = [
-        held
+    """Return the most severe reason why a process is not ready; None: nothing but time."""
+    reasons = [
+        candidate
         for unit in units
         for member in unit.members
-        for held in _of(look, unit, member, restarts, budget)
+        for candidate in _of(look, unit, member, restarts, budget)
     ]
-    return min(found, key=lambda held: _gravity(held.reason), default=None)
+    return min(reasons, key=lambda candidate: _gravity(candidate.reason), default=None)
 
 
 def awaited(units: Sequence[Unit], startable: frozenset[str]) -> str:
-    """Which processes the job waits for, in a sentence; empty: for none."""
-    late = [
+    """Return a sentence that names the processes the job waits for; empty: none."""
+    pending = [
         member.process.name
         for unit in units
         if unit.name in startable and not whole(unit)
         for member in unit.members
         if member.pod is None or unit.one_shot or not pod_state.ready(member.pod)
     ]
-    if not late:
+    if not pending:
         return ""
-    if late == [PREPARE]:
+    if pending == [PREPARE]:
         return "waits for prepare to finish"
-    named = ", ".join(late[:_NAMED]) + (f" and {len(late) - _NAMED} more" if len(late) > _NAMED else "")
-    return f"waits for {named} to be ready"
+    listed = ", ".join(pending[:_NAMED]) + (f" and {len(pending) - _NAMED} more" if len(pending) > _NAMED else "")
+    return f"waits for {listed} to be ready"
 
 
-def _of(look: Look, unit: Unit, member: Member, restarts: int, budget: int) -> list[Cause]:
+def _of(snapshot: Look, unit: Unit, member: Member, restarts: int, budget: int) -> list[Cause]:
     name, pod = member.process.name, member.pod
     if member.foreign:
         return [causes.name_taken(name, member.pod_name)]
     if pod is None:
-        why = look.observed.refusals.get(member.pod_name)
-        return [] if why is None else [causes.refused(name, why)]
-    held = causes.cause(name, pod, look.now, unit.one_shot)
-    if held is None:
+        error = snapshot.observed.refusals.get(member.pod_name)
+        return [] if error is None else [causes.refused(name, error)]
+    found_reason = causes.cause(name, pod, snapshot.now, unit.one_shot)
+    if found_reason is None:
         return []
     if pod_state.ended(pod) and not pod_state.leaving(pod):
-        return [Cause(held.reason, Restart(unit.name, held).told(restarts, budget))]
-    return [held]
+        return [Cause(found_reason.reason, Restart(unit.name, found_reason).told(restarts, budget))]
+    return [found_reason]
 
 
 def refused_objects(look: Look) -> Cause | None:
-    """A Service, Secret or the like that could not be made: no pod of the job works without."""
+    """Return the reason when the Service, Secret or ConfigMap could not be created: no pod works without
+    them.
+    """
     for name in (names.credentials(look.name), names.document(look.name), names.peers(look.name)):
-        why = look.observed.refusals.get(name)
-        if why is not None:
-            return Cause("Refused", f"{name} was refused: {why}")
+        error = look.observed.refusals.get(name)
+        if error is not None:
+            return Cause("Refused", f"{name} was refused: {error}")
     return None
 
 

@@ -1,4 +1,6 @@
-"""Letting go of the pods, and having let go: the driver first, which needs the others to commit."""
+"""The Suspending and Suspended phases. The driver is deleted first: it needs the other pods to save a
+checkpoint.
+"""
 
 from kubealign.spec.status import JobPhase, RoleStatus
 from kubealign_operator.render import names
@@ -9,14 +11,14 @@ from kubealign_operator.render.removal import delete, give_up
 
 
 def suspending(look: Look) -> Decision:
-    """There are pods left."""
-    overdue, wake = give_up(look.pods, look.now)
+    """Decide on a job that still has pods to stop."""
+    overdue, requeue_at = give_up(look.pods, look.now)
     driver = living(look.pods_of(names.DRIVER))
     if driver:
-        gone, message = delete(driver), "suspending: the driver finishes and commits"
+        deletions, message = delete(driver), "suspending: the driver saves a checkpoint"
     else:
-        left = ", ".join(sorted({look.process_of(pod) for pod in look.pods})[:3])
-        gone, message = delete(look.pods), f"suspending: waits for {left} to end"
+        remaining = ", ".join(sorted({look.process_of(pod) for pod in look.pods})[:3])
+        deletions, message = delete(look.pods), f"suspending: waits for {remaining} to end"
     return Decision(
         JobPhase.SUSPENDING,
         message,
@@ -24,18 +26,18 @@ def suspending(look: Look) -> Decision:
             said(SUSPENDED, False, "Suspending", message),
             said(READY, False, "Suspending"),
         ),
-        delete=(*overdue, *gone),
-        wake=tuple(wake),
+        delete=(*overdue, *deletions),
+        wake=tuple(requeue_at),
     )
 
 
 def suspended(look: Look) -> Decision:
-    """No pod is left, or none was ever made. A pod that turns up is removed."""
-    at = "" if look.step is None else f" at step {look.step}"
-    message = f"suspended{at}; it goes on when spec.suspend is false"
-    overdue, wake = give_up(look.pods, look.now)
-    active = active_seconds(look.past, look.stamp)
-    roles = [RoleStatus(name=r.name, replicas=r.replicas, ready=0) for r in look.past.roles or []]
+    """Decide on a suspended job. A pod that appears is deleted."""
+    at_step = "" if look.step is None else f" at step {look.step}"
+    message = f"suspended{at_step}; set spec.suspend to false to resume"
+    overdue, requeue_at = give_up(look.pods, look.now)
+    active_time = active_seconds(look.past, look.stamp)
+    roles = [RoleStatus(name=role.name, replicas=role.replicas, ready=0) for role in look.past.roles or []]
     return Decision(
         JobPhase.SUSPENDED,
         message,
@@ -46,10 +48,10 @@ def suspended(look: Look) -> Decision:
         ),
         changes={
             "active_since": None,
-            "active_seconds": active or None,
+            "active_seconds": active_time or None,
             "roles": roles or None,
             "rollout_replicas": None if look.past.rollout_replicas is None else 0,
         },
         delete=(*overdue, *delete(look.pods)),
-        wake=tuple(wake),
+        wake=tuple(requeue_at),
     )

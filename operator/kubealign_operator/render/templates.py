@@ -1,4 +1,4 @@
-"""Which pod templates reach a process."""
+"""Pod templates and their strategic merge: later templates override earlier ones."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,28 +12,28 @@ from kubealign_operator.render.scene import Scene
 
 
 def templates(scene: Scene, process: Process) -> Iterator[Mapping[str, Any]]:
-    """In the order in which they are laid over the pod: the platform's, the job's, the role's."""
+    """Yield the pod templates of a process in merge order: the platform's, the job's, the role's."""
     yield mapping(scene.platform.pod_template)
     for template in (scene.job.spec.pod_template, _of_role(scene.job.spec, process)):
         if template is not None:
-            held = template.model_dump(mode="json", by_alias=True, exclude_none=True)
-            yield _without_containers(held) if process.role is Role.NATS else held
+            document = template.model_dump(mode="json", by_alias=True, exclude_none=True)
+            yield _without_containers(document) if process.role is Role.NATS else document
 
 
 def _of_role(spec: AlignmentJobSpec, process: Process) -> PodTemplate | None:
     if process.reward is not None:
         return next((reward.pod_template for reward in spec.rewards if reward.name == process.reward), None)
-    holder = {
+    section = {
         "trainer": spec.trainer,
         "critic": spec.critic,
         "reference": spec.reference,
         "teacher": spec.teacher,
         "rollout": spec.rollout,
     }.get(process.group)
-    return None if holder is None else holder.pod_template
+    return None if section is None else section.pod_template
 
 
 def _without_containers(template: Mapping[str, Any]) -> dict[str, Any]:
-    """The bus is placed like the job's other pods, but its container is none of the job's models'."""
-    spec = {name: held for name, held in mapping(inside(template, "spec")).items() if name != "containers"}
+    """Remove the containers: the bus is scheduled like the other pods, but does not run their container."""
+    spec = {name: value for name, value in mapping(inside(template, "spec")).items() if name != "containers"}
     return {**template, "spec": spec}

@@ -1,4 +1,4 @@
-"""What is made and removed to keep the processes of a job going."""
+"""Plans which pods are created and deleted to keep the processes of a job running."""
 
 import re
 from collections.abc import Sequence
@@ -14,15 +14,19 @@ from kubealign_operator.render.rendered import Deletion
 from kubealign_operator.render.restarts import held_until
 from kubealign_operator.render.units import Member, Unit
 
-#: The number of a worker, in the name of each of its pods.
+#: The index of a worker, in the name of each of its pods.
 _WORKER = re.compile(r"-(\d+)(?:-r\d+)?$", re.ASCII)
-#: The ranks that outlive one of theirs hang in a collective: waiting for them is no use.
+#: The remaining ranks of a broken gang hang in a collective: a longer grace period is of no use.
 _RANK_GRACE_SECONDS = 1
 
 
 @dataclass
 class Work:
-    """`create`: the members whose pods are to be made, with their unit's attempt."""
+    """Pods to delete and to create.
+
+    Args:
+        create: Members whose pods are missing, each with the attempt of its unit.
+    """
 
     delete: list[Deletion] = field(default_factory=list)
     create: list[tuple[Member, int]] = field(default_factory=list)
@@ -30,41 +34,41 @@ class Work:
 
 
 def tend(look: Look, units: Sequence[Unit], startable: frozenset[str]) -> Work:
-    """`startable`: the names of the units that may start now."""
-    work = Work()
-    overdue, wake = give_up(look.pods, look.now)
-    work.delete += overdue
-    work.wake += wake
+    """Plan the pod actions. `startable`: names of the units that may start now."""
+    actions = Work()
+    overdue, requeue_at = give_up(look.pods, look.now)
+    actions.delete += overdue
+    actions.wake += requeue_at
     for unit in units:
-        _replace(look, unit, work)
+        _replace(look, unit, actions)
         if unit.name in startable and not unit.stale:
-            work.create += [(member, unit.attempt) for member in unit.missing if not member.foreign]
-    work.delete += delete(_unwanted(look))
-    return work
+            actions.create += [(member, unit.attempt) for member in unit.missing if not member.foreign]
+    actions.delete += delete(_unwanted(look))
+    return actions
 
 
-def _replace(look: Look, unit: Unit, work: Work) -> None:
-    """Remove what is left of earlier attempts: those that ended when their unit has waited long enough."""
+def _replace(snapshot: Look, unit: Unit, actions: Work) -> None:
+    """Delete the pods of earlier attempts, finished ones only after the unit's restart backoff."""
     for _, pod in unit.stale:
-        until = held_until(unit, pod)
-        if until is not None and until > look.now and not pod_state.leaving(pod):
-            work.wake.append(until)
+        retained_until = held_until(unit, pod)
+        if retained_until is not None and retained_until > snapshot.now and not pod_state.leaving(pod):
+            actions.wake.append(retained_until)
         else:
-            hurry = unit.ranks and not pod_state.ended(pod)
-            work.delete += delete([pod], _RANK_GRACE_SECONDS if hurry else None)
+            is_orphaned_rank = unit.ranks and not pod_state.ended(pod)
+            actions.delete += delete([pod], _RANK_GRACE_SECONDS if is_orphaned_rank else None)
 
 
-def _unwanted(look: Look) -> list[PodView]:
-    """Pods of processes that the job has no longer: of rollout workers the highest number goes first."""
-    known = {names.pod(look.name, process.name) for process in (*look.processes,)}
-    known.add(names.pod(look.name, PREPARE))
+def _unwanted(snapshot: Look) -> list[PodView]:
+    """Return the pods of processes that the job no longer has, highest worker index first."""
+    expected = {names.pod(snapshot.name, process.name) for process in (*snapshot.processes,)}
+    expected.add(names.pod(snapshot.name, PREPARE))
     return sorted(
-        (pod for pod in look.pods if pod.name not in known),
+        (pod for pod in snapshot.pods if pod.name not in expected),
         key=lambda pod: (_number(pod), pod.name),
         reverse=True,
     )
 
 
 def _number(pod: PodView) -> int:
-    found = _WORKER.search(pod.name)
-    return int(found[1]) if found else -1
+    match = _WORKER.search(pod.name)
+    return int(match[1]) if match else -1

@@ -1,5 +1,6 @@
-"""What starts and restarts as one: the ranks of a group or of a worker, or a single process, and the pods
-that there are."""
+"""Units that start and restart together (the ranks of a group or of a worker, or a single process) with their
+pods.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from kubealign_operator.render.observed import PodView
 
 @dataclass(frozen=True)
 class Member:
-    """A process and its pod, if there is one. `foreign`: a pod of its name that is not this job's."""
+    """A process of a unit and its pod, if any. `is_foreign`: a pod of that name belongs to something else."""
 
     process: Process
     pod_name: str
@@ -21,7 +22,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Unit:
-    """`attempt`: how often it was started again; a pod of an earlier attempt is a remainder."""
+    """Processes that start and restart together.
+
+    Args:
+        attempt: Number of restarts so far. Pods of earlier attempts are stale.
+    """
 
     name: str
     attempt: int
@@ -33,7 +38,7 @@ class Unit:
 
     @property
     def ranks(self) -> bool:
-        """Its processes meet in collectives: one that is lost takes the others with it."""
+        """True when the processes form a gang that runs collectives: losing one rank loses all."""
         return len(self.members) > 1
 
     @property
@@ -54,19 +59,18 @@ class Unit:
 
     @property
     def ready(self) -> int:
-        """Processes that serve; of a one-shot, those that are done."""
+        """Number of ready processes; for a unit that runs to completion, of finished ones."""
         return sum(self._serves(pod) for _, pod in self.current)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """(wanted, ready) of what a person counts: workers where there may be more or fewer of them, else
-        processes."""
+        """(desired, ready) counts as shown in the status: workers for elastic groups, else processes."""
         if self.members[0].process.elastic:
             return 1, int(self.ready == len(self.members))
         return len(self.members), self.ready
 
     def again(self) -> "Unit":
-        """Every pod that there is now becomes a remainder."""
+        """Return the unit's next attempt: every existing pod becomes stale."""
         return Unit(self.name, self.attempt + 1, self.members)
 
     def _pods(self) -> Iterable[tuple[Process, PodView]]:
@@ -86,9 +90,13 @@ def units(
     pods: Iterable[PodView],
     attempts: Mapping[str, int],
 ) -> tuple[Unit, ...]:
-    """In the order of the processes. `attempts`: by the unit's name; none is 0.
+    """Group the processes into units, in the order of the processes.
 
-    A pod of a later attempt than the status tells of means that the status is old, not the pod."""
+    A pod of a later attempt than the status records means that the status is old, not the pod.
+
+    Args:
+        attempts: Number of restarts by unit name; an absent unit counts as 0.
+    """
     by_name = {pod.name: pod for pod in pods}
     grouped: dict[str, list[Member]] = {}
     for process in processes:
@@ -109,7 +117,7 @@ def own(pod: PodView, uid: str) -> bool:
 
 def _member(job: str, uid: str, process: Process, pods: Mapping[str, PodView]) -> Member:
     name = names.pod(job, process.name)
-    held = pods.get(name)
-    if held is None or own(held, uid):
-        return Member(process, name, held)
+    view = pods.get(name)
+    if view is None or own(view, uid):
+        return Member(process, name, view)
     return Member(process, name, foreign=True)

@@ -1,4 +1,4 @@
-"""Whether a job is over, by what its processes say of themselves."""
+"""The outcome of a job, from the exit codes of its processes."""
 
 from kubealign.process import Exit
 from kubealign_operator.render import causes, names, pod_state
@@ -7,15 +7,15 @@ from kubealign_operator.render.look import Look
 
 
 def succeeded(look: Look) -> bool:
-    """The driver has ended with its work done, whatever became of the others."""
+    """Return True when the driver has finished its work, whatever became of the other processes."""
     return any(pod_state.exit_code(pod) == Exit.DONE for pod in look.pods_of(names.DRIVER))
 
 
 def permanent_failure(look: Look) -> Cause | None:
-    """The first process of the job that says that a restart would not help."""
-    known = {process.name for process in look.processes}
+    """Return the reason of the first process that reported a permanent failure."""
+    process_names = {process.name for process in look.processes}
     for pod in look.pods:
         process = look.process_of(pod)
-        if process in known and pod_state.exit_code(pod) == Exit.PERMANENT:
+        if process in process_names and pod_state.exit_code(pod) == Exit.PERMANENT:
             return causes.permanent(process, pod)
     return None

@@ -1,4 +1,4 @@
-"""The volumes of a pod, and where its container sees them."""
+"""Volumes of a pod and their mounts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from kubealign_operator.render.claims import mounted
 from kubealign_operator.render.reading import inside, items
 from kubealign_operator.render.scene import Scene
 
-#: Of a process without a memory limit. Memory that is not written is not taken.
+#: Size for a process without a memory limit. Unwritten memory is not allocated.
 _SHARED_MEMORY = "16Gi"
 _SHARED_MEMORY_VOLUME = "kubealign-shared-memory"
 _RUNTIME = "16Mi"
-#: For the group, which is the pod's fsGroup, and nobody else.
+#: Readable by the pod's fsGroup only.
 _PRIVATE = 0o440
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A volume (its source) and the folder where it is seen."""
+    """A volume with its source and its mount path."""
 
     name: str
     source: dict[str, Any]
@@ -42,43 +42,43 @@ class Mount:
 
 
 def common(scene: Scene, role: Role) -> list[Mount]:
-    """What every pod has: its credentials and a place for temporary files."""
+    """Return the mounts of every pod: credentials and scratch space."""
     return [_credentials(scene, role), Mount("kubealign-scratch", {"emptyDir": {}}, container.SCRATCH)]
 
 
 def of_role(scene: Scene, process: Process) -> list[Mount]:
-    """What the pod of a role has besides."""
+    """Return the mounts of a role's pod in addition to the common ones."""
     document = str(PurePosixPath(container.DOCUMENT).parent)
     mounts = [
         Mount("kubealign-job", {"configMap": {"name": names.document(scene.name)}}, document, read_only=True),
         Mount("kubealign-runtime", _memory(_RUNTIME), container.RUNTIME),
         Mount(_SHARED_MEMORY_VOLUME, _memory(_SHARED_MEMORY), container.SHARED_MEMORY),
     ]
-    for index, (claim, written) in enumerate(scene.claims.items()):
+    for index, (claim, is_written) in enumerate(scene.claims.items()):
         source = {"persistentVolumeClaim": {"claimName": claim}}
         mounts.append(
-            Mount(f"kubealign-claim-{index}", source, str(mounted(claim, "")), read_only=not written)
+            Mount(f"kubealign-claim-{index}", source, str(mounted(claim, "")), read_only=not is_written)
         )
-    for index, held in enumerate(_config_maps(scene, process)):
-        path = str(PurePosixPath(held.path).parent)
+    for index, config_map in enumerate(_config_maps(scene, process)):
+        path = str(PurePosixPath(config_map.path).parent)
         name = "kubealign-function" if index == 0 else f"kubealign-function-{index}"
-        mounts.append(Mount(name, {"configMap": {"name": held.name}}, path, read_only=True))
+        mounts.append(Mount(name, {"configMap": {"name": config_map.name}}, path, read_only=True))
     return mounts
 
 
-def _config_maps(scene: Scene, process: Process) -> list[ConfigMapFunction]:
-    """Those that hold the functions which the process calls, each ConfigMap once."""
+def _config_maps(context: Scene, process: Process) -> list[ConfigMapFunction]:
+    """Return the ConfigMaps with the functions that the process calls, each once."""
     functions: list[Any] = []
     if process.reward is not None:
-        functions = [scene.job.spec.scorer(process.reward).function]
+        functions = [context.job.spec.scorer(process.reward).function]
     elif process.role is generating([process]):
-        functions = [function for _, function in scene.job.spec.rollout.functions]
-    held = [function.config_map for function in functions if function is not None]
-    return list({one.name: one for one in held if one is not None}.values())
+        functions = [function for _, function in context.job.spec.rollout.functions]
+    maps = [function.config_map for function in functions if function is not None]
+    return list({one.name: one for one in maps if one is not None}.values())
 
 
 def of_bus() -> list[Mount]:
-    """The bus is a cache: its streams need not outlive the pod."""
+    """Return the mounts of the bus. Its streams are a cache and need not outlive the pod."""
     return [
         Mount("kubealign-streams", {"emptyDir": {}}, container.NATS_DATA),
         Mount("kubealign-runtime", _memory(_RUNTIME), container.RUNTIME),
@@ -86,7 +86,7 @@ def of_bus() -> list[Mount]:
 
 
 def fit_shared_memory(pod_spec: dict[str, Any]) -> None:
-    """Size it by the container's memory limit, once that is settled: it counts against that limit."""
+    """Limit the shared memory volume to the container's memory limit, against which the volume counts."""
     limits = (
         inside(entry, "resources", "limits", "memory")
         for entry in items(pod_spec.get("containers"))
@@ -102,8 +102,8 @@ def _memory(size: str) -> dict[str, Any]:
     return {"emptyDir": {"medium": "Memory", "sizeLimit": size}}
 
 
-def _credentials(scene: Scene, role: Role) -> Mount:
-    secret = names.credentials(scene.name)
+def _credentials(context: Scene, role: Role) -> Mount:
+    secret = names.credentials(context.name)
     files = {
         container.CA_FILE: container.CA_FILE,
         f"{role}.pem": container.CERTIFICATE_FILE,
@@ -113,7 +113,7 @@ def _credentials(scene: Scene, role: Role) -> Mount:
     if role is not Role.NATS:
         files[container.REDIS_PASSWORD_FILE] = container.REDIS_PASSWORD_FILE
     sources: list[dict[str, Any]] = [{"secret": {"name": secret, "items": _items(files)}}]
-    if scene.platform.redis_tls and role is not Role.NATS:
+    if context.platform.redis_tls and role is not Role.NATS:
         ca = _items({container.REDIS_CA_FILE: container.REDIS_CA_FILE})
         sources.append({"secret": {"name": secret, "items": ca, "optional": True}})
     source = {"projected": {"defaultMode": _PRIVATE, "sources": sources}}

@@ -1,4 +1,4 @@
-"""Before a job runs: what is wrong with it, and what it waits for."""
+"""The Pending phase: validation errors and dependencies on other jobs."""
 
 from kubealign.spec.dependencies import dependencies, misuse, references
 from kubealign.spec.errors import SpecError
@@ -15,53 +15,61 @@ INVALID = "Invalid"
 
 
 def invalid(look: Look, message: str) -> Decision:
-    """It cannot be run as it is written. One that has started is left as it is: whatever reads the spec now
-    is stricter than what started it."""
+    """Decide on a job with an invalid spec.
+
+    A job that has started keeps its phase: the current validation is stricter than the one that admitted
+    it.
+    """
     phase = look.past.phase if look.started and look.past.phase is not None else JobPhase.PENDING
     return Decision(phase, message, conditions=(said(ACCEPTED, False, INVALID, message),))
 
 
 def misused(look: Look, job: AlignmentJob) -> list[SpecError]:
-    """Results that are used as what they are not."""
-    found = []
-    for place, name in references(job):
-        other = look.observed.dependencies.get(name)
-        message = None if other is None or other.makes is None else misuse(place, name, other.makes)
+    """Return an error for each result that is used as a kind that it is not."""
+    errors = []
+    for path, name in references(job):
+        dependency = look.observed.dependencies.get(name)
+        message = None if dependency is None or dependency.makes is None else misuse(path, name, dependency.makes)
         if message is not None:
-            found.append(SpecError(message, dotted(place), name))
-    return found
+            errors.append(SpecError(message, dotted(path), name))
+    return errors
 
 
 def resolved(look: Look, job: AlignmentJob) -> list[Dependency] | Cause | str:
-    """The results that the job builds on; else what it waits for in a sentence, or why it never will have
-    them."""
-    found, missing = [], []
+    """Resolve the results that the job builds on.
+
+    Returns:
+        The results; or a sentence that names the jobs still waited for; or the reason why a result will
+        never exist.
+    """
+    results, missing = [], []
     for name in sorted(dependencies(job)):
-        other = look.observed.dependencies.get(name)
-        if other is None:
+        dependency = look.observed.dependencies.get(name)
+        if dependency is None:
             missing.append(f"job {name}, which does not exist in namespace {look.namespace}")
-        elif other.phase == JobPhase.FAILED:
-            why = f": {other.message}" if other.message else ""
-            return Cause("DependencyFailed", f"job {name}, whose result is needed, failed{why}")
-        elif other.phase != JobPhase.SUCCEEDED:
-            missing.append(f"job {name}, which is {other.phase or 'Pending'}")
+        elif dependency.phase == JobPhase.FAILED:
+            detail = f": {dependency.message}" if dependency.message else ""
+            return Cause("DependencyFailed", f"job {name}, whose result is needed, failed{detail}")
+        elif dependency.phase != JobPhase.SUCCEEDED:
+            missing.append(f"job {name}, which is {dependency.phase or 'Pending'}")
         else:
-            result = _result(other)
+            result = _result(dependency)
             if result is None:
                 return Cause(
-                    "DependencyFailed", f"job {name} succeeded, but does not say where its result lies"
+                    "DependencyFailed", f"job {name} succeeded, but its status names no result"
                 )
-            found.append(result)
+            results.append(result)
     if not missing:
-        return found
+        return results
     if look.observed.circle:
         chain = " needs ".join(look.observed.circle)
-        return f"waits for itself: {chain}; none of them can start: delete one and name another model in it"
+        remedy = "none of these jobs can start: delete one and name another model in it"
+        return f"circular dependency: {chain}; {remedy}"
     return "waits for " + " and ".join(missing)
 
 
 def waits_for_jobs(message: str) -> Decision:
-    """Other jobs have to succeed first."""
+    """Decide on a job whose dependencies have not succeeded yet."""
     conditions = (
         said(ACCEPTED, True, "Valid"),
         said(DEPENDENCIES_READY, False, "Waiting", message),
@@ -69,12 +77,12 @@ def waits_for_jobs(message: str) -> Decision:
     return Decision(JobPhase.PENDING, message, conditions)
 
 
-def _result(other: JobView) -> Dependency | None:
-    if other.result is not None:
+def _result(dependency: JobView) -> Dependency | None:
+    if dependency.result is not None:
         return Dependency.model_construct(
-            name=other.name, claim_name=other.result.claim_name, path=other.result.path
+            name=dependency.name, claim_name=dependency.result.claim_name, path=dependency.result.path
         )
-    if other.volume is None:
+    if dependency.volume is None:
         return None
-    path = f"{other.volume.path}/{names.run_folder(other.name, other.uid)}/result".lstrip("/")
-    return Dependency.model_construct(name=other.name, claim_name=other.volume.claim_name, path=path)
+    path = f"{dependency.volume.path}/{names.run_folder(dependency.name, dependency.uid)}/result".lstrip("/")
+    return Dependency.model_construct(name=dependency.name, claim_name=dependency.volume.claim_name, path=path)

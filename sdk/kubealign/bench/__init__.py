@@ -1,1 +1,3 @@
-"""How many rollout workers keep a trainer busy: arithmetic on measured figures. Imports no torch."""
+"""Benchmarks and sizing: how many rollout workers keep a trainer busy, computed from measurements. Imports no
+torch.
+"""

@@ -1,4 +1,4 @@
-"""How fast one rollout worker's engine is, by the number of sequences that it runs at the same time."""
+"""Speed of one rollout worker's engine by the number of concurrent sequences."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -8,12 +8,14 @@ from itertools import accumulate
 
 @dataclass(frozen=True)
 class EngineSpeed:
-    """points: (sequences running, seconds of a pass that makes one token for each), ascending, at least one.
-    Between two points seconds grow evenly; below the first they stay; above the last they go on as between
-    the last two. A point that took longer than one with more sequences was disturbed: it takes as long as
-    that one.
+    """Pass time as a piecewise linear function of the number of running sequences.
 
-    max_sequences: run at the same time. prompt_tokens_per_second: of prompts; None: they cost nothing.
+    points: (sequences running, seconds of a pass that makes one token for each), ascending, at least one.
+    Interpolated linearly; constant below the first point; extrapolated above the last two. A point slower
+    than one with more sequences was disturbed and gets the time of that point.
+
+    max_sequences: maximum concurrent sequences. prompt_tokens_per_second: prefill speed; None: prompts
+    cost nothing.
     """
 
     points: Sequence[tuple[int, float]]
@@ -25,18 +27,18 @@ class EngineSpeed:
             raise ValueError(f"points of {self.points}: at least one sequence, and some time, each")
         if self.max_sequences < 1:
             raise ValueError(f"max_sequences of {self.max_sequences}: at least 1")
-        # Of two that were measured alike the quicker one.
+        # Keep the faster of two points with the same number of sequences.
         ordered = sorted(dict(sorted(self.points, reverse=True)).items())
-        least = [*accumulate((seconds for _, seconds in reversed(ordered)), min)][::-1]
-        object.__setattr__(self, "points", list(zip((n for n, _ in ordered), least, strict=True)))
+        lower_envelope = [*accumulate((seconds for _, seconds in reversed(ordered)), min)][::-1]
+        object.__setattr__(self, "points", list(zip((n for n, _ in ordered), lower_envelope, strict=True)))
 
     def pass_seconds(self, running: int) -> float:
-        """Of one token for each of so many sequences."""
+        """Return the seconds of one pass, which makes a token for each running sequence."""
         points = self.points
-        at = bisect_left(points, (running, 0.0))
-        if at == 0 or len(points) == 1:
+        index = bisect_left(points, (running, 0.0))
+        if index == 0 or len(points) == 1:
             return points[0][1]
-        (n, before), (m, after) = points[at - 1 : at + 1] if at < len(points) else points[-2:]
+        (n, before), (m, after) = points[index - 1 : index + 1] if index < len(points) else points[-2:]
         return before + (running - n) * (after - before) / (m - n)
 
     def tokens_per_second(self, running: int) -> float:

@@ -1,4 +1,4 @@
-"""What a sizing is computed from, wherever it was measured."""
+"""Measurements that a sizing is computed from, whatever their source."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -14,12 +14,15 @@ from kubealign.spec.rollout import InFlight
 
 
 class NotSized(Exception):
-    """There is nothing to size, or not enough is known for it. Says why."""
+    """The job cannot be sized, or too little is known; the message gives the cause."""
 
 
 class Figures(BaseModel):
-    """passes: (sequences running, seconds of a pass) of one worker's engine. The lengths are those of
-    responses, in tokens. Seconds are of one step: see `StepCosts`. assumed: what nobody has measured."""
+    """Measurements of one job.
+
+    passes: (sequences running, seconds of a pass) of one worker's engine. Lengths are those of responses,
+    in tokens. Seconds are per step: see `StepCosts`. assumed: assumptions in place of measurements.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,7 +45,7 @@ class Figures(BaseModel):
 
 @dataclass(frozen=True)
 class StepShape:
-    """Of a job that samples in every step. samples: of one prompt."""
+    """Shape of a step of a job that samples in every step. samples: per prompt."""
 
     prompts: int
     samples: int
@@ -53,12 +56,12 @@ class StepShape:
 
     @classmethod
     def of(cls, job: AlignmentJob) -> Self:
-        """Raises NotSized for a job whose steps do not sample."""
+        """Derive the shape from a job. Raises SizingError for a job whose steps do not sample."""
         algorithm, rollout = job.spec.algorithm.value, job.spec.effective_rollout
         if not algorithm.online or rollout is None:
             raise NotSized(
-                f"{job.name}: {job.spec.algorithm.member} does not sample in its steps: there are no rollout "
-                "workers to be balanced with a trainer"
+                f"{job.name}: {job.spec.algorithm.member} does not sample in its steps: it has no rollout "
+                "workers to balance with a trainer"
             )
         return cls(
             prompts=algorithm.prompts_per_step,
@@ -75,7 +78,7 @@ class StepShape:
 
 
 def sizing_of(figures: Figures, shape: StepShape, most: int) -> Sizing:
-    """With 1 to `most` workers."""
+    """Compute the sizing for 1 to `most` workers."""
     lengths = Lengths(figures.mean_length, figures.longest_length, figures.length_spread)
     work = Workload(lengths.of(shape.sequences), shape.samples, figures.prompt_tokens)
     speed = EngineSpeed(figures.passes, shape.max_sequences, figures.prompt_tokens_per_second)

@@ -1,4 +1,4 @@
-"""How long a step's responses take, with so many workers. Pure."""
+"""Simulated generation time of a step by the number of rollout workers. Pure."""
 
 import heapq
 import random
@@ -8,14 +8,18 @@ from statistics import fmean
 
 from kubealign.bench.engine_speed import EngineSpeed
 
-#: Orders in which the lengths may come, of which the mean is taken; always the same ones.
+#: Number of fixed random orders of the lengths over which the time is averaged.
 _ORDERS = 4
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One step's responses. lengths: in tokens, one for each sample, in any order. samples: of one prompt,
-    which go to one worker together. prompt_tokens: mean of a prompt, which is computed once."""
+    """Responses of one step.
+
+    lengths: in tokens, one per sample, in any order. samples: per prompt; a prompt's samples go to one
+    worker together.
+    prompt_tokens: mean length of a prompt, which is computed once.
+    """
 
     lengths: Sequence[int]
     samples: int
@@ -36,58 +40,68 @@ class Workload:
 
 @dataclass(frozen=True)
 class Drained:
-    """seconds: from an idle start to the last token of the last response. unscored: from then to the last
-    score."""
+    """Generation time of a step that starts with idle workers.
+
+    seconds: until the last token of the last response. scoring_tail: from then to the last score.
+    """
 
     seconds: float
     unscored: float
 
 
 def generation(work: Workload, speed: EngineSpeed, most: int, scoring: float = 0.0) -> list[Drained]:
-    """With 1, 2, ... `most` workers that share the prompts evenly. scoring: seconds that one scorer takes for
-    all responses, each as it comes. What comes out badly for one more worker takes as long as without it."""
-    found: list[Drained] = []
+    """Simulate generation with 1, 2, ... `most` workers that share the prompts evenly.
+
+    A worker count that performs worse than one fewer gets the time of the latter.
+
+    Args:
+        scoring: Seconds that one scorer takes for all responses, in order of completion.
+    """
+    times: list[Drained] = []
     for workers in range(1, most + 1):
-        last = found[-1] if found else None
-        made = _generated(work, speed, workers, scoring) if workers <= work.groups else last
-        assert made is not None
-        if last is not None and last.seconds + last.unscored < made.seconds + made.unscored:
-            made = last
-        found.append(made)
-    return found
+        last = times[-1] if times else None
+        time = _generated(work, speed, workers, scoring) if workers <= work.groups else last
+        assert time is not None
+        if last is not None and last.seconds + last.unscored < time.seconds + time.unscored:
+            time = last
+        times.append(time)
+    return times
 
 
 def _generated(work: Workload, speed: EngineSpeed, workers: int, scoring: float) -> Drained:
-    every = []
+    results = []
     for order in range(_ORDERS):
         lengths = list(work.lengths)
         random.Random(order).shuffle(lengths)
         groups = [lengths[i : i + work.samples] for i in range(0, len(lengths), work.samples)]
-        ended: list[tuple[float, int]] = []
+        completions: list[tuple[float, int]] = []
         for share in (groups[worker::workers] for worker in range(workers)):
             prompts = speed.prompt_seconds(len(share) * work.prompt_tokens)
             one_workers = finished(speed, [length for group in share for length in group])
-            ended += [(prompts + seconds, length) for seconds, length in one_workers]
-        every.append(_scored(sorted(ended), scoring / work.tokens))
-    return Drained(fmean(each.seconds for each in every), fmean(each.unscored for each in every))
+            completions += [(prompts + seconds, length) for seconds, length in one_workers]
+        results.append(_scored(sorted(completions), scoring / work.tokens))
+    return Drained(fmean(each.seconds for each in results), fmean(each.unscored for each in results))
 
 
-def _scored(ended: Sequence[tuple[float, int]], seconds_a_token: float) -> Drained:
-    """By one scorer, one response after another. ended: (seconds, length), in their order."""
-    free = 0.0
-    for seconds, length in ended:
-        free = max(free, seconds) + length * seconds_a_token
-    last = ended[-1][0]
-    return Drained(last, free - last)
+def _scored(completions: Sequence[tuple[float, int]], seconds_a_token: float) -> Drained:
+    """Add the scoring time of one scorer that handles one response after another.
+
+    Args:
+        ended: (seconds, length), ascending.
+    """
+    scorer_free_at = 0.0
+    for seconds, length in completions:
+        scorer_free_at = max(scorer_free_at, seconds) + length * seconds_a_token
+    last = completions[-1][0]
+    return Drained(last, scorer_free_at - last)
 
 
 def finished(speed: EngineSpeed, lengths: Sequence[int]) -> list[tuple[float, int]]:
-    """(seconds, length) of each response as one worker ends it, each begun in its turn as soon as there is
-    room for it."""
+    """Return (seconds, length) of each response of one worker, each started as soon as a slot is free."""
     waiting = list(reversed(lengths))
-    #: (the pass at which it ends, its length) of each that runs.
+    #: (pass at which it ends, length) of each running response.
     running: list[tuple[int, int]] = []
-    ended: list[tuple[float, int]] = []
+    completions: list[tuple[float, int]] = []
     passes, seconds = 0, 0.0
     while waiting or running:
         while waiting and len(running) < speed.max_sequences:
@@ -97,15 +111,20 @@ def finished(speed: EngineSpeed, lengths: Sequence[int]) -> list[tuple[float, in
         seconds += (until - passes) * speed.pass_seconds(len(running))
         passes = until
         while running and running[0][0] == passes:
-            ended.append((seconds, heapq.heappop(running)[1]))
-    return ended
+            completions.append((seconds, heapq.heappop(running)[1]))
+    return completions
 
 
 def flowing_seconds(work: Workload, speed: EngineSpeed, workers: int, staleness: int, most: float) -> float:
-    """Of each step where workers always have more to do: as many groups as `staleness` allows are in the
-    making. It takes as long as the tokens of a step at that concurrency, and no less than the longest
-    response's share: it may come (staleness + 1) steps after it was begun. most: what it takes with pauses
-    between the steps."""
+    """Return the seconds per step of workers that always have requests.
+
+    As many groups as `staleness` allows are in flight. A step takes the time of its tokens at that
+    concurrency, and at least the longest response's share: it may finish (staleness + 1) steps after its
+    start.
+
+    Args:
+        most: Upper bound: seconds per step with pauses between the steps.
+    """
     running = max(1, min(speed.max_sequences, (staleness + 1) * len(work.lengths) // workers))
     tokens = work.tokens / (workers * speed.tokens_per_second(running))
     prompts = speed.prompt_seconds(work.groups * work.prompt_tokens) / workers

@@ -1,24 +1,26 @@
-"""How long the responses of a step are."""
+"""Distribution of the response lengths of a step."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-#: Of the logarithm of a length, where nothing better is known: with a mean of 64 one response in two hundred
-#: is longer than 512.
+#: Default standard deviation of the logarithm of a length: with a mean of 64 one response in two hundred is
+#: longer than 512.
 SPREAD = 1.0
 _NORMAL = NormalDist()
-#: Further from any logarithm of a length than spreads reach.
+#: Larger than any deviation of a log length within the distribution.
 _FAR = 20.0
 _HALVINGS = 60
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """A log-normal distribution, cut off at `longest`. mean: tokens, of the lengths as they are cut off.
-    spread: standard deviation of the logarithm; 0: all responses have the mean's length. Raises ValueError
-    for a mean below 1 or above `longest`."""
+    """A log-normal distribution, truncated at `longest`.
+
+    mean: tokens, of the truncated lengths. spread: standard deviation of the logarithm; 0: all responses
+    have the mean length. Raises ValueError for a mean below 1 or above `longest`.
+    """
 
     mean: float
     longest: int
@@ -33,27 +35,31 @@ class Lengths:
             raise ValueError(f"a spread of {self.spread:g}: it is at least 0")
 
     def of(self, count: int) -> list[int]:
-        """Lengths of so many responses, ascending: the middles of as many equally likely parts of the
-        distribution, so that the same step always has the same lengths."""
-        places = [_NORMAL.inv_cdf((i + 0.5) / count) for i in range(count)]
+        """Return the lengths of `count` responses, ascending.
+
+        Midpoints of as many equally likely parts of the distribution, so that the same step always has the
+        same lengths.
+        """
+        quantiles = [_NORMAL.inv_cdf((i + 0.5) / count) for i in range(count)]
         low, high = -_FAR, math.log(self.longest) + _FAR
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            if sum(self._cut(middle + self.spread * z) for z in places) < self.mean * count:
+            if sum(self._cut(middle + self.spread * z) for z in quantiles) < self.mean * count:
                 low = middle
             else:
                 high = middle
-        return [max(1, round(self._cut(high + self.spread * z))) for z in places]
+        return [max(1, round(self._cut(high + self.spread * z))) for z in quantiles]
 
     def _cut(self, logarithm: float) -> float:
         return min(float(self.longest), max(1.0, math.exp(min(logarithm, 2 * _FAR))))
 
 
 def fitted(means: Sequence[float], largest: Sequence[float], count: int, longest: int) -> Lengths:
-    """From each step's mean and largest length, with `count` responses a step.
+    """Fit the distribution to each step's mean and largest length, with `count` responses per step.
 
-    Of n log-normal lengths the largest lies near the quantile n / (n + 1), z deviations above the median:
-    ln(largest / mean) = spread * z - spread^2 / 2, of which the smaller root is taken; z where there is none.
+    Of n log-normal lengths the largest is near the quantile n / (n + 1), z deviations above the median:
+    ln(largest / mean) = spread * z - spread^2 / 2, of which the smaller root is taken; z where there is
+    none.
     """
     mean = sum(means) / len(means)
     ratio = math.log(max(1.0, sum(largest) / len(largest) / mean))

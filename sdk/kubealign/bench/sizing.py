@@ -1,8 +1,8 @@
-"""The sizing rule: what a step takes with 1, 2, ... rollout workers, and how many of them to have. Pure.
+"""Sizing rule: step time with 1, 2, ... rollout workers, and the recommended number of them. Pure.
 
-A synchronous step is one after the other: generate, score what generation has not hidden, train, refit. An
-asynchronous one takes as long as the slowest side: the trainer's work, the scorer's, or the workers' with the
-refit that interrupts it.
+A synchronous step is sequential: generate, score what generation has not hidden, train, refit. An
+asynchronous step takes as long as the slowest side: the trainer, the scorer, or the workers with the refit
+that interrupts them.
 """
 
 from collections.abc import Sequence
@@ -11,20 +11,23 @@ from dataclasses import dataclass
 from kubealign.bench.engine_speed import EngineSpeed
 from kubealign.bench.generation import Workload, flowing_seconds, generation
 
-#: Share of a step that an asynchronous trainer may wait.
+#: Maximum share of a step that an asynchronous trainer may wait.
 IDLE = 0.1
-#: Share of a synchronous step that one more worker must save.
+#: Minimum share of a synchronous step that one more worker must save.
 GAIN = 0.05
-_HELD_UP = "The longest responses hold it up, which more workers do not shorten."
-_RUN_DRY = "Workers run dry at every refit: with rollout.refit.inFlight Continue they would not."
+_HELD_UP = "The longest responses limit it, which more workers do not shorten."
+_RUN_DRY = "Workers drain at every refit: with rollout.refit.inFlight Continue they would not."
 
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Seconds of a step. train: the optimiser's steps of trainer and critic, which go on side by side.
-    before: of both, before it (values, log-probabilities). score: from the last response to its last score,
-    as it was seen; or scoring: of one scorer for all responses, of which generation hides what it can. refit:
-    until the workers have the new weights. rest: the driver's own."""
+    """Seconds of a step.
+
+    train: optimiser steps of trainer and critic, which run in parallel. before: work of both before the
+    optimiser steps (values, log-probabilities). score: measured time from the last response to its last
+    score; or scoring: one scorer's time for all responses, which generation partly hides. refit: until the
+    workers have the new weights. rest: the driver's own.
+    """
 
     train: float
     before: float = 0.0
@@ -35,14 +38,16 @@ class StepCosts:
 
     @property
     def busy(self) -> float:
-        """Of the trainer."""
+        """Seconds in which the trainer is busy."""
         return self.train + self.before
 
 
 @dataclass(frozen=True)
 class Sized:
-    """A step with so many workers. generate: seconds of the workers. idle: share of the step that the trainer
-    waits."""
+    """A step with a given number of workers.
+
+    generate: seconds of the workers. idle: share of the step in which the trainer waits.
+    """
 
     workers: int
     generate: float
@@ -52,8 +57,11 @@ class Sized:
 
 @dataclass(frozen=True)
 class Sizing:
-    """rows: with 1, 2, ... workers. workers: how many to have; sentence: why. enough: whether more would
-    bring little; False: the rows end before that."""
+    """Result of a sizing.
+
+    rows: with 1, 2, ... workers. workers: recommended number; sentence: reason. enough: True if more
+    workers would bring little; False: the rows end before that.
+    """
 
     rows: Sequence[Sized]
     workers: int
@@ -68,9 +76,14 @@ class Sizing:
 def size(
     work: Workload, speed: EngineSpeed, costs: StepCosts, staleness: int, flows: bool, most: int
 ) -> Sizing:
-    """staleness: the algorithm's maxStaleness; 0: a synchronous job. flows: whether responses in the making
-    outlive a refit (inFlight Interrupt or Continue); else workers run dry at each. most: workers that are
-    looked at."""
+    """Recommend a number of rollout workers.
+
+    Args:
+        staleness: The algorithm's maxStaleness; 0: a synchronous job.
+        flows: True if responses in flight survive a refit (inFlight Interrupt or Continue); else workers
+            drain at each refit.
+        most: Maximum number of workers to consider.
+    """
     rows: list[Sized] = []
     for workers, drained in enumerate(generation(work, speed, most, costs.scoring), 1):
         generate = drained.seconds
@@ -80,7 +93,7 @@ def size(
             step = max(costs.busy + costs.rest, generate + costs.refit, costs.scoring)
         else:
             step = generate + drained.unscored + costs.score + costs.busy + costs.refit + costs.rest
-        # More workers may be left idle: what fewer can do, they can.
+        # More workers are never slower: additional ones may idle.
         if rows and step > rows[-1].step:
             generate, step = rows[-1].generate, rows[-1].step
         rows.append(Sized(workers, generate, step, 1 - costs.busy / step))
@@ -94,8 +107,12 @@ def size(
 
 
 def _worthwhile(rows: Sequence[Sized]) -> int:
-    """The fewest workers to whom no number more brings GAIN of the step for each. Not only one more: prompts
-    that do not divide evenly make steps in the figures."""
+    """Return the fewest workers after which no larger number saves GAIN of the step for each additional
+    worker.
+
+    All larger numbers are compared, not only the next one: prompts that do not divide evenly cause
+    plateaus.
+    """
     for row in rows:
         later = rows[row.workers :]
         if all(row.step - more.step < GAIN * (more.workers - row.workers) * row.step for more in later):
@@ -105,21 +122,24 @@ def _worthwhile(rows: Sequence[Sized]) -> int:
 
 def _sentence(rows: Sequence[Sized], chosen: int, balanced: bool, enough: bool) -> str:
     row = rows[chosen - 1]
-    held = f"a step takes {_seconds(row.step)} and the trainer waits {100 * row.idle:.0f} % of it"
-    who = f"{chosen} rollout worker{'s' if chosen > 1 else ''}"
+    step_text = f"a step takes {_seconds(row.step)} and the trainer waits {100 * row.idle:.0f} % of it"
+    workers_text = f"{chosen} rollout worker{'s' if chosen > 1 else ''}"
     if not enough:
-        return f"At least {who}, the most that were looked at: {held}, and more would still bring something."
+        return (
+            f"At least {workers_text}, the maximum that was considered: {step_text}, "
+            "and more would still help."
+        )
     if balanced:
         before = ""
         if chosen > 1:
-            less = rows[chosen - 2]
-            before = f"; with one fewer it would wait {100 * less.idle:.0f} %"
-        return f"{who} keep{'' if chosen > 1 else 's'} the trainer busy: {held}{before}."
+            fewer = rows[chosen - 2]
+            before = f"; with one fewer it would wait {100 * fewer.idle:.0f} %"
+        return f"{workers_text} keep{'' if chosen > 1 else 's'} the trainer busy: {step_text}{before}."
     more = ""
     if chosen < len(rows):
         saved = 1 - rows[chosen].step / row.step
         more = f"; one more would make it {100 * saved:.0f} % shorter"
-    return f"{who}: {held}{more}."
+    return f"{workers_text}: {step_text}{more}."
 
 
 def _seconds(value: float) -> str:

@@ -1,4 +1,4 @@
-"""`kubealign bench`: how fast this machine is, and how many rollout workers a job wants."""
+"""`kubealign bench`: measures this machine and sizes the rollout workers of a job."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -9,12 +9,12 @@ import typer
 from kubealign.cli.options import Overrides, Parameters, parameters
 
 _STEPS = 8
-_SIZING = "How many rollout workers"
-_RUNNING = "Whole steps"
+_SIZING = "Sizing of rollout workers"
+_RUNNING = "Full steps"
 
 
 class BenchFormat(StrEnum):
-    """json is what --compare reads."""
+    """Output format; json is the format that --compare reads."""
 
     TABLE = "table"
     JSON = "json"
@@ -24,21 +24,21 @@ def bench(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE]", show_default=False, help="A file with one job of yours; none: a small PPO."
+            metavar="[FILE]", show_default=False, help="A file with one job; default: a small PPO job."
         ),
     ] = None,
     param: Parameters = [],  # noqa: B006 (typer copies it)
     set_: Overrides = [],  # noqa: B006
     seconds: Annotated[
         float,
-        typer.Option("--seconds", min=1, help="That the parts are measured.", rich_help_panel=_SIZING),
+        typer.Option("--seconds", min=1, help="Duration of the measurements.", rich_help_panel=_SIZING),
     ] = 60.0,
     mean_tokens: Annotated[
         float | None,
         typer.Option(
             "--mean-tokens",
             min=1,
-            help="Mean length of a response; else a quarter of rollout.sampling.maxTokens.",
+            help="Mean response length; default: a quarter of rollout.sampling.maxTokens.",
             show_default=False,
             rich_help_panel=_SIZING,
         ),
@@ -48,14 +48,14 @@ def bench(
         typer.Option(
             "--from-run",
             metavar="FOLDER",
-            help="Measure nothing: go by the steps of a run, as in runs/NAME.",
+            help="Use the steps of a run, as in runs/NAME, instead of measuring.",
             show_default=False,
             rich_help_panel=_SIZING,
         ),
     ] = None,
     max_workers: Annotated[
         int,
-        typer.Option("--max-workers", min=1, max=1024, help="So many at most.", rich_help_panel=_SIZING),
+        typer.Option("--max-workers", min=1, max=1024, help="Largest number of workers.", rich_help_panel=_SIZING),
     ] = 16,
     steps: Annotated[
         int | None,
@@ -63,7 +63,7 @@ def bench(
             "--steps",
             min=2,
             max=1000,
-            help=f"Run so many whole steps and tell their seconds by phase; without a file {_STEPS}.",
+            help=f"Run this many full steps and report seconds by phase; without a file {_STEPS}.",
             show_default=False,
             rich_help_panel=_RUNNING,
         ),
@@ -74,7 +74,7 @@ def bench(
             "--warmup",
             min=0,
             max=100,
-            help="Steps before them, which are not measured.",
+            help="Unmeasured steps before them.",
             rich_help_panel=_RUNNING,
         ),
     ] = 2,
@@ -83,20 +83,22 @@ def bench(
         typer.Option(
             "--compare",
             metavar="FILE",
-            help="An earlier output in JSON, of whole steps too.",
+            help="Earlier JSON output of a full-step run to compare with.",
             show_default=False,
             rich_help_panel=_RUNNING,
         ),
     ] = None,
     output: Annotated[
-        BenchFormat, typer.Option("--output", "-o", help="json is what --compare reads.")
+        BenchFormat, typer.Option("--output", "-o", help="Output format; --compare reads json.")
     ] = BenchFormat.TABLE,
 ) -> None:
-    """Tell how many rollout workers keep a job's trainer busy, or how fast this machine runs whole steps.
+    """Measure how many rollout workers keep a job's trainer busy, or how fast this machine runs full steps.
 
-    With a file the parts of its job are measured one by one on this machine: engine, trainer, refit. They
-    say what a step takes with 1, 2, 3 ... workers. Without a file, or with --steps, a short real job is run,
-    with all its processes, in a temporary folder.
+    With a file, the components of its job (engine, trainer, refit) are measured one by one on this
+    machine, and the
+    step time is predicted for 1, 2, 3 ... workers. Without a file, or with --steps, a short real job is
+    run with all
+    its processes in a temporary folder.
     """
     import tempfile
 
@@ -104,14 +106,14 @@ def bench(
     from kubealign.cli.exits import ExitCode, refuse, told
     from kubealign.local.bench_report import BenchFailed
 
-    whole = file is None or steps is not None or compare is not None
-    if whole and (from_run is not None or mean_tokens is not None):
+    full_steps = file is None or steps is not None or compare is not None
+    if full_steps and (from_run is not None or mean_tokens is not None):
         raise typer.BadParameter(
             "--from-run and --mean-tokens go with a FILE, and not with --steps or --compare"
         )
     with told(), tempfile.TemporaryDirectory(prefix="kubealign-bench-") as folder:
         try:
-            if file is None or whole:
+            if file is None or full_steps:
                 _whole_steps(file, param, set_, steps or _STEPS, warmup, compare, output, Path(folder))
             else:
                 _sizing(file, param, set_, seconds, mean_tokens, from_run, max_workers, output, Path(folder))
@@ -136,14 +138,14 @@ def _whole_steps(
     from kubealign.local.bench_job import measure, write_job
     from kubealign.local.bench_report import Report, differences, table
 
-    earlier = None if compare is None else Report.read(compare)
+    baseline = None if compare is None else Report.read(compare)
     report = measure(file or write_job(folder), parameters(param), overrides, steps, warmup, folder)
     if output is BenchFormat.JSON:
         typer.echo(as_json(report.document()))
     else:
-        show(console(), *table(report, earlier))
-    for difference in differences(report, earlier):
-        typer.echo(f"not measured alike: {difference}", err=True)
+        show(console(), *table(report, baseline))
+    for difference in differences(report, baseline):
+        typer.echo(f"measured under different conditions: {difference}", err=True)
 
 
 def _sizing(
@@ -168,15 +170,15 @@ def _sizing(
 
     jobs = load_jobs(file, parameters(param), overrides)
     if len(jobs) != 1:
-        raise BenchFailed(f"{file} holds {len(jobs)} jobs: one is measured at a time")
+        raise BenchFailed(f"{file} holds {len(jobs)} jobs: only one can be measured")
     (job,) = jobs
     shape = StepShape.of(job)
     if from_run is not None:
-        figures = bench_sizing.from_run(RunFolder(from_run))
+        measurements = bench_sizing.from_run(RunFolder(from_run))
     else:
-        figures = bench_sizing.measured(job, mean_tokens, seconds, folder)
-    sizing = sizing_of(figures, shape, max_workers)
+        measurements = bench_sizing.measured(job, mean_tokens, seconds, folder)
+    sizing = sizing_of(measurements, shape, max_workers)
     if output is BenchFormat.JSON:
-        typer.echo(as_json(sizing_document(job.name, shape, figures, sizing)))
+        typer.echo(as_json(sizing_document(job.name, shape, measurements, sizing)))
     else:
-        show(console(), *sizing_view(job.name, shape, figures, sizing))
+        show(console(), *sizing_view(job.name, shape, measurements, sizing))

@@ -1,4 +1,4 @@
-"""How many rollout workers a job wants, as tables and lines. Pure."""
+"""Displays the sizing of a job's rollout workers as tables and lines. Pure."""
 
 from typing import Any
 
@@ -12,40 +12,40 @@ from kubealign.cli.job_table import table
 from kubealign.cli.terminal import safe
 from kubealign.plan.amounts import shown
 
-#: Rows beyond the answer, and beyond what the job has.
+#: Rows shown beyond the recommended number of workers, and beyond the job's own.
 _BEYOND = 2
 
 
 def sizing_view(name: str, shape: StepShape, figures: Figures, sizing: Sizing) -> list[RenderableType]:
     kind = f"asynchronous, maxStaleness {shape.staleness}" if shape.staleness else "synchronous"
     head = (
-        f"{safe(name)}: {shape.prompts} prompts x {shape.samples} samples a step, {kind}; responses of "
+        f"{safe(name)}: {shape.prompts} prompts x {shape.samples} samples per step, {kind}; responses of "
         f"{figures.mean_length:.0f} tokens, the longest {figures.longest_length}; {safe(figures.source)}"
     )
     costs = [
         ("train", figures.train_seconds),
-        ("before it", figures.before_seconds),
+        ("before training", figures.before_seconds),
         ("score", figures.score_seconds),
-        ("reference's scores", figures.scoring_seconds),
+        ("reference scores", figures.scoring_seconds),
         ("refit", figures.refit_seconds),
-        ("the rest", figures.rest_seconds),
+        ("other", figures.rest_seconds),
     ]
-    told = ", ".join(f"{label} {value:.2g} s" for label, value in costs if value)
+    cost_text = ", ".join(f"{label} {value:.2g} s" for label, value in costs if value)
     size = "" if figures.refit_bytes is None else f" (weights of {shown(figures.refit_bytes)})"
     lines: list[RenderableType] = [
         Text(head, style="bold"),
-        Text(f"a step: {told}{size}"),
-        Text(f"a worker: {_speeds(figures)}"),
+        Text(f"step: {cost_text}{size}"),
+        Text(f"worker: {_speeds(figures)}"),
         _rows(shape, sizing),
         Text(sizing.sentence, style="bold green" if sizing.enough else "bold yellow"),
     ]
     lines += [Text(f"assumed: {safe(text)}", style="dim") for text in figures.assumed]
-    lines.append(Text("assumed: each worker has a machine like the one that was measured", style="dim"))
+    lines.append(Text("assumed: each worker runs on a machine like the measured one", style="dim"))
     return lines
 
 
 def sizing_document(name: str, shape: StepShape, figures: Figures, sizing: Sizing) -> dict[str, Any]:
-    """The same as JSON. Times are seconds."""
+    """Return the sizing as a JSON document. Times are in seconds."""
     return {
         "job": name,
         "workers": sizing.workers,
@@ -66,15 +66,15 @@ def sizing_document(name: str, shape: StepShape, figures: Figures, sizing: Sizin
 
 
 def _speeds(figures: Figures) -> str:
-    told = ", ".join(f"{running / seconds:,.0f} of {running}" for running, seconds in figures.passes)
+    rates = ", ".join(f"{running / seconds:,.0f} of {running}" for running, seconds in figures.passes)
     rate = figures.prompt_tokens_per_second
-    return f"tokens a second, by sequences at the same time: {told}" + (
-        "" if rate is None else f"; of prompts {rate:,.0f}"
+    return f"tokens per second, by concurrent sequences: {rates}" + (
+        "" if rate is None else f"; prompt tokens {rate:,.0f}"
     )
 
 
 def _rows(shape: StepShape, sizing: Sizing) -> Table:
-    made = table(["WORKERS", "GENERATE", "STEP", "TRAINER WAITS", ""], last_folds=False)
+    result = table(["WORKERS", "GENERATE", "STEP", "TRAINER IDLE", ""], last_folds=False)
     until = max(sizing.workers, shape.replicas) + _BEYOND
     for row in sizing.rows[:until]:
         marks = []
@@ -82,7 +82,7 @@ def _rows(shape: StepShape, sizing: Sizing) -> Table:
             marks.append("enough" if sizing.enough else "at least")
         if row.workers == shape.replicas:
             marks.append("rollout.replicas")
-        made.add_row(
+        result.add_row(
             str(row.workers),
             f"{row.generate:.2f} s",
             f"{row.step:.2f} s",
@@ -90,4 +90,4 @@ def _rows(shape: StepShape, sizing: Sizing) -> Table:
             ", ".join(marks),
             style="bold" if row.workers == sizing.workers else None,
         )
-    return made
+    return result

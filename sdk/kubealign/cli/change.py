@@ -1,4 +1,4 @@
-"""`kubealign scale`, `suspend`, `resume` and `delete`: what changes a job that is there."""
+"""`kubealign scale`, `suspend`, `resume` and `delete`: change existing jobs."""
 
 import sys
 from typing import Annotated
@@ -16,7 +16,7 @@ async def scale(
     job: JobName,
     replicas: Annotated[int, typer.Argument(metavar="REPLICAS", min=0, show_default=False)],
 ) -> None:
-    """Have this many rollout workers, while the job runs."""
+    """Set the number of rollout workers of a running job."""
     await here.site.scale(await here.ref(job), replicas)
     workers = "1 rollout worker" if replicas == 1 else f"{replicas} rollout workers"
     typer.echo(f"{job}: {workers}")
@@ -24,15 +24,15 @@ async def scale(
 
 @asks_site
 async def suspend(here: Here, jobs: JobNames) -> None:
-    """Save, stop, and give processes and accelerators back."""
+    """Save a checkpoint, stop, and release processes and accelerators."""
     for name in jobs:
         await here.site.suspend(await here.ref(name), True)
-        typer.echo(f"{name}: suspending; kubealign resume {name} goes on")
+        typer.echo(f"{name}: suspending; resume with: kubealign resume {name}")
 
 
 @asks_site
 async def resume(here: Here, jobs: JobNames) -> None:
-    """Go on from the last commit."""
+    """Resume from the last checkpoint."""
     for name in jobs:
         await here.site.suspend(await here.ref(name), False)
         typer.echo(f"{name}: resuming")
@@ -42,19 +42,21 @@ async def resume(here: Here, jobs: JobNames) -> None:
 async def delete(
     here: Here,
     jobs: JobNames,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")] = False,
 ) -> None:
-    """Delete jobs, running ones too.
+    """Delete jobs, including running ones.
 
-    On this machine the result goes with its folder; in a cluster volumes stay. On a terminal it asks first.
+    On this machine the result is deleted with the run directory; in a cluster volumes are kept. On a
+    terminal, a
+    confirmation is requested first.
     """
     refs = [await here.ref(name) for name in jobs]
     records = [await here.site.get(ref) for ref in refs]
     if not yes and _on_a_terminal():
-        told = ", ".join(f"{record.name} ({record.phase or 'new'})" for record in records)
-        whose = "its" if len(jobs) == 1 else "their"
-        lost = f"with {whose} results" if here.site.kind == "local" else f"and all {whose} pods"
-        if not typer.confirm(f"Delete {told}, {lost}?"):
+        names = ", ".join(f"{record.name} ({record.phase or 'new'})" for record in records)
+        possessive = "its" if len(jobs) == 1 else "their"
+        consequence = f"with {possessive} results" if here.site.kind == "local" else f"and all {possessive} pods"
+        if not typer.confirm(f"Delete {names}, {consequence}?"):
             raise typer.Exit(ExitCode.FAILED)
     for ref in refs:
         await here.site.delete(ref)

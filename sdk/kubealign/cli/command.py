@@ -1,4 +1,4 @@
-"""A command that asks a site: its own parameters, and after them those that say which site."""
+"""Defines commands that access a backend: their own parameters, followed by the common backend options."""
 
 import asyncio
 import inspect
@@ -29,13 +29,13 @@ _SITE = {
 
 
 _MOST = 500
-#: The names of the parameters that every such command has.
+#: Names of the parameters that every command with a backend has.
 SITE_OPTIONS = (*_SITE, "no_color")
 
 
 @dataclass(frozen=True)
 class Here:
-    """Where a command works."""
+    """Backend, target and console of a running command."""
 
     site: "Site"
     where: Where
@@ -47,43 +47,44 @@ class Here:
 
     @property
     def client(self) -> "AsyncAlignmentClient":
-        """What the SDK's users have, over the same site."""
+        """SDK client over the same backend."""
         from kubealign.client.async_client import AsyncAlignmentClient
 
         return AsyncAlignmentClient(self.site)
 
     async def ref(self, name: str) -> "JobRef":
-        """The job of this name; a run on this machine, whatever namespace its document says."""
+        """Return the reference of a job by name; on this machine the namespace of its document is looked up.
+        """
         from kubealign.client.records import JobRef, ListQuery
 
-        usual = JobRef(self.namespace, name)
+        default_ref = JobRef(self.namespace, name)
         if self.site.kind != "local" or self.where.namespace is not None:
-            return usual
+            return default_ref
         page = await self.site.list(ListQuery(search=name, sort="name", limit=_MOST))
-        return next((record.ref for record in page.jobs if record.name == name), usual)
+        return next((record.ref for record in page.jobs if record.name == name), default_ref)
 
 
 Body = Callable[..., Awaitable[None]]
 
 
 def asks_site(body: Body) -> Callable[..., None]:
-    """The command of an async function that takes a Here, then what stands on the command line."""
+    """Turn an async function of a CommandContext and further parameters into a typer command."""
     own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
     keyword = inspect.Parameter.KEYWORD_ONLY
     shared = [
-        inspect.Parameter(name, keyword, annotation=kind, default=default)
-        for name, (kind, default) in _SITE.items()
+        inspect.Parameter(name, keyword, annotation=option, default=default)
+        for name, (option, default) in _SITE.items()
     ]
     shared.append(inspect.Parameter("no_color", keyword, annotation=NoColor, default=False))
     parameters = [*(parameter.replace(kind=keyword) for parameter in own), *shared]
 
-    def command(**given: Any) -> None:
-        plain = given.pop("no_color")
-        where = Where(**{name: given.pop(name) for name in _SITE})
-        with without_color(plain), told():
-            asyncio.run(_ask(body, where, given))
+    def command(**arguments: Any) -> None:
+        no_color = arguments.pop("no_color")
+        target = Where(**{name: arguments.pop(name) for name in _SITE})
+        with without_color(no_color), told():
+            asyncio.run(_ask(body, target, arguments))
 
-    # Typer reads the parameters from these.
+    # Typer reads the parameters from these attributes.
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__doc__ = body.__doc__

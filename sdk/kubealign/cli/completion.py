@@ -1,4 +1,4 @@
-"""`kubealign completion`, and the names of jobs that a shell completes."""
+"""`kubealign completion`, and shell completion of job names."""
 
 import asyncio
 from enum import StrEnum
@@ -11,7 +11,7 @@ _MOST = 200
 
 
 class Shell(StrEnum):
-    """Those whose completion scripts there are."""
+    """Shells with completion scripts."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -21,13 +21,13 @@ class Shell(StrEnum):
 def completion(
     shell: Annotated[Shell, typer.Argument(metavar="SHELL", show_default=False, help="bash, zsh or fish.")],
 ) -> None:
-    """Print a script that completes commands, options and the names of jobs.
+    """Print a script that completes commands, options and job names.
 
     bash: source <(kubealign completion bash), in ~/.bashrc.
     zsh: source <(kubealign completion zsh), in ~/.zshrc after compinit.
     fish: kubealign completion fish > ~/.config/fish/completions/kubealign.fish
     """
-    # Typer's own, which it offers as an option of the root command only.
+    # Typer's own script, which typer only offers as an option of the root command.
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     typer.echo(
@@ -36,14 +36,14 @@ def completion(
 
 
 def job_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of jobs of the site that the options so far mean; none when it does not answer soon."""
+    """Return job names of the backend selected by the options so far; empty if it does not respond soon."""
     from kubealign.cli.where import Where
 
-    said: dict[str, Any] = {name: context.params.get(name) for name in Where.__dataclass_fields__}
-    said["local"] = bool(said["local"])
+    options: dict[str, Any] = {name: context.params.get(name) for name in Where.__dataclass_fields__}
+    options["local"] = bool(options["local"])
     try:
-        return asyncio.run(_names(Where(**said), incomplete))
-    except Exception:  # noqa: BLE001 (a shell that completes has no place for an error)
+        return asyncio.run(_names(Where(**options), incomplete))
+    except Exception:  # noqa: BLE001 (shell completion cannot show an error)
         return []
 
 
@@ -52,7 +52,7 @@ async def _names(where: Any, incomplete: str) -> list[str]:
     from kubealign.client.records import ListQuery
 
     async with asyncio.timeout(_PATIENCE_SECONDS), site_of(where) as site:
-        usual = site.namespace if site.kind == "cluster" else None
-        query = ListQuery(namespace=where.namespace or usual, search=incomplete, sort="name", limit=_MOST)
+        default_namespace = site.namespace if site.kind == "cluster" else None
+        query = ListQuery(namespace=where.namespace or default_namespace, search=incomplete, sort="name", limit=_MOST)
         page = await site.list(query)
     return [record.name for record in page.jobs if record.name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""`kubealign dashboard`: the page over this machine's runs."""
+"""`kubealign dashboard`: serves the dashboard over this machine's runs."""
 
 import importlib
 from pathlib import Path
@@ -8,28 +8,29 @@ import typer
 
 from kubealign.cli.where import RUNS_DIR
 
-# Named, not imported: the sdk does not know the services.
+# Imported by name, because the SDK must not depend on the services.
 _SERVER = "kubealign_services.dashboard.serve"
 
 
 def dashboard(
     runs_dir: Annotated[
-        Path, typer.Option("--runs-dir", envvar=RUNS_DIR, metavar="FOLDER", help="Where the runs are.")
+        Path, typer.Option("--runs-dir", envvar=RUNS_DIR, metavar="FOLDER", help="Folder with the run directories.")
     ] = Path("runs"),
     host: Annotated[
         str,
         typer.Option(
             "--host",
             metavar="ADDRESS",
-            help="Where it listens; another than this machine's own is seen by others.",
+            help="Address to listen on; any address but the loopback is reachable by others.",
         ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="0: a free one.")] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address alone.")] = False,
+    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port to listen on; 0 selects a free one.")] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
 ) -> None:
-    """Open the page about the runs of this machine, until Ctrl-C.
+    """Serve the dashboard of this machine's runs until Ctrl-C.
 
-    A cluster's is a Service of the chart: kubectl port-forward -n kubealign-system svc/kubealign-dashboard
+    A cluster's dashboard is a Service of the chart: kubectl port-forward -n kubealign-system
+    svc/kubealign-dashboard
     """
     from kubealign.cli.exits import refuse, told
 

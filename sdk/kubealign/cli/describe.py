@@ -1,4 +1,4 @@
-"""`kubealign describe`: all there is to know of a job, on one page."""
+"""`kubealign describe`: shows all details of a job on one page."""
 
 from kubealign.cli.command import Here, asks_site
 from kubealign.cli.options import JobNames
@@ -7,7 +7,7 @@ from kubealign.cli.terminal import show
 
 @asks_site
 async def describe(here: Here, jobs: JobNames) -> None:
-    """Tell all of jobs: where they are, their processes, conditions, events and spec."""
+    """Describe jobs: status, processes, conditions, events and spec."""
     from rich.rule import Rule
 
     from kubealign.cli.description import description

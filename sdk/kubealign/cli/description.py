@@ -1,4 +1,4 @@
-"""The page about one job. Pure: what a site says in, something that rich can draw out."""
+"""Details page of one job, as rich renderables. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ def description(
     events: Sequence[JobEvent],
     now: datetime | None = None,
 ) -> list[RenderableType]:
-    """Its parts from top to bottom; those that say nothing are left out."""
+    """Return the sections from top to bottom; empty ones are omitted."""
     at = now or datetime.now(UTC)
     parts: list[RenderableType] = [_head(record, at)]
     if processes:
@@ -37,8 +37,8 @@ def description(
     if record.status.conditions:
         parts += [_heading("Conditions"), Padding(_conditions(record.status.conditions, at), _INDENT)]
     if events:
-        left_out = len(events) - _MOST_EVENTS
-        title = f"Events (the last {_MOST_EVENTS} of {len(events)})" if left_out > 0 else "Events"
+        omitted = len(events) - _MOST_EVENTS
+        title = f"Events (the last {_MOST_EVENTS} of {len(events)})" if omitted > 0 else "Events"
         parts += [_heading(title), Padding(event_rows(events[-_MOST_EVENTS:], at), _INDENT)]
     spec = as_yaml(record.resource.get("spec") or {})
     return [*parts, _heading("Spec"), Padding(Text(spec, style="default"), _INDENT)]
@@ -50,7 +50,7 @@ def _heading(text: str) -> Text:
 
 def _head(record: JobRecord, now: datetime) -> Table:
     status = record.status
-    begun, ended = status.start_time, status.completion_time
+    started, ended = status.start_time, status.completion_time
     rows: list[tuple[str, str | Text | None]] = [
         ("Name", record.name),
         ("Namespace", record.namespace),
@@ -58,29 +58,29 @@ def _head(record: JobRecord, now: datetime) -> Table:
         ("Annotations", _pairs(record.metadata.get("annotations") or {})),
         ("Algorithm", record.algorithm),
         ("Created", _moment(record.created, now)),
-        ("Started", _moment(begun, now)),
+        ("Started", _moment(started, now)),
         ("Ended", _moment(ended, now)),
-        ("Duration", duration(record, now) if begun else None),
+        ("Duration", duration(record, now) if started else None),
         ("Phase", phase_text("Deleting" if record.deleting else str(record.phase or ""))),
         ("Message", safe(status.message or "")),
         ("Step", steps(record)),
         ("Reward", None if status.reward is None else number(status.reward)),
-        ("KL", None if status.kl is None else f"{number(status.kl)} nats a token"),
+        ("KL", None if status.kl is None else f"{number(status.kl)} nats per token"),
         ("Weights", None if status.weight_version is None else f"version {status.weight_version}"),
         ("Restarts", str(status.restarts) if status.restarts else None),
         ("Result", _result(record)),
     ]
-    made = Table.grid(padding=(0, 3, 0, 0))
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
+    fields = Table.grid(padding=(0, 3, 0, 0))
+    fields.add_column(style="dim", no_wrap=True)
+    fields.add_column(overflow="fold")
     for heading, value in rows:
         if value:
-            made.add_row(heading, value)
-    return made
+            fields.add_row(heading, value)
+    return fields
 
 
-def _pairs(held: Mapping[str, Any]) -> str:
-    return "\n".join(safe(f"{name}={value}") for name, value in held.items() if name != _LAST_APPLIED)
+def _pairs(pairs: Mapping[str, Any]) -> str:
+    return "\n".join(safe(f"{name}={value}") for name, value in pairs.items() if name != _LAST_APPLIED)
 
 
 def _moment(time: datetime | None, now: datetime) -> str | None:
@@ -90,20 +90,20 @@ def _moment(time: datetime | None, now: datetime) -> str | None:
 
 
 def _result(record: JobRecord) -> str | None:
-    held = record.status.result
-    if held is None:
+    location = record.status.result
+    if location is None:
         return None
-    return f"{held.path} in claim {held.claim_name}" if held.claim_name else held.path
+    return f"{location.path} in claim {location.claim_name}" if location.claim_name else location.path
 
 
 def _conditions(conditions: Iterable[Condition], now: datetime) -> Table:
-    made = table(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"])
+    rows = table(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"])
     for condition in conditions:
-        made.add_row(
+        rows.add_row(
             safe(condition.type),
             condition.status.value,
             age(condition.last_transition_time, now),
             safe(condition.reason),
             safe(condition.message),
         )
-    return made
+    return rows

@@ -1,4 +1,4 @@
-"""`kubealign doctor`: what is missing, and the remedy."""
+"""`kubealign doctor`: finds missing prerequisites and states the remedies."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,24 +26,25 @@ def doctor(
     namespace: Namespace = None,
     no_color: NoColor = False,
 ) -> None:
-    """Look at what jobs need, on this machine and on the cluster, and say what is missing.
+    """Check the prerequisites of jobs on this machine and on the cluster.
 
-    --local: this machine alone; --context or --kubeconfig: the cluster alone. Exit code 1 when something is
-    missing without which jobs do not run.
+    --local checks this machine only; --context or --kubeconfig check the cluster only. Exit code 1 if a
+    required
+    prerequisite is missing.
     """
     from kubealign.cli.terminal import without_color
 
-    where = Where(local, runs_dir, kubeconfig, context, namespace)
-    # Both at once is an error, as everywhere.
-    here = where.folder
-    cluster_alone = kubeconfig is not None or context is not None
+    target = Where(local, runs_dir, kubeconfig, context, namespace)
+    # Raises if options of both targets are given, as in every command.
+    runs_folder = target.folder
+    cluster_only = kubeconfig is not None or context is not None
     with without_color(no_color):
-        found = []
-        if not cluster_alone:
-            found += _machine(here or Path("runs"))
+        findings = []
+        if not cluster_only:
+            findings += _machine(runs_folder or Path("runs"))
         if not local and runs_dir is None:
-            found += asyncio.run(_cluster(where, asked=cluster_alone))
-    raise typer.Exit(ExitCode.FAILED if any(item.health == "missing" for item in found) else ExitCode.DONE)
+            findings += asyncio.run(_cluster(target, asked=cluster_only))
+    raise typer.Exit(ExitCode.FAILED if any(item.health == "missing" for item in findings) else ExitCode.DONE)
 
 
 def _machine(runs_dir: Path) -> list["Finding"]:
@@ -67,9 +68,9 @@ async def _looked_at(where: Where, *, asked: bool) -> AsyncIterator["Finding"]:
     try:
         api = await connect(where.kubeconfig, where.context, seconds=_CALL_SECONDS)
     except KubealignError as error:
-        # Whoever has no cluster may want none.
-        tell = missing if asked else warning
-        yield tell("kubeconfig", str(error), "name one with --kubeconfig, or run jobs on this machine")
+        # Without an explicit cluster option, a missing cluster is not an error.
+        report = missing if asked else warning
+        yield report("kubeconfig", str(error), "name one with --kubeconfig, or run jobs on this machine")
         return
     async with api:
         async for finding in examine(api, where.namespace or api.namespace):
@@ -85,7 +86,7 @@ def _title(text: str) -> None:
 
 
 def _told(finding: "Finding") -> "Finding":
-    """Show it as soon as it is known: some looks take seconds."""
+    """Print a finding at once, because some checks take seconds."""
     from rich.text import Text
 
     from kubealign.cli.terminal import console, safe

@@ -1,4 +1,4 @@
-"""The page about the commands, made from them: `python -m kubealign.cli.document [--write PATH]`."""
+"""Generates docs/cli.md from the commands: `python -m kubealign.cli.document [--write PATH]`."""
 
 import re
 from collections.abc import Iterator
@@ -16,39 +16,39 @@ from kubealign.spec.fields import inner
 _INTRODUCTION = """\
 # The command line
 
-<!-- Made from sdk/kubealign/cli by `python -m kubealign.cli.document --write docs/cli.md`. -->
+<!-- Generated from sdk/kubealign/cli by `python -m kubealign.cli.document --write docs/cli.md`. -->
 
-`kubealign COMMAND`, or `kubectl align COMMAND`: the same commands, as a plugin of kubectl. `-h` after a
-command tells its options.
+The commands are available as `kubealign COMMAND`, and as a kubectl plugin: `kubectl align COMMAND`. `-h`
+after a command lists its options.
 
 ```
-kubealign init ppo > job.yaml       # a commented job to begin with
-kubealign validate job.yaml         # every error at once, each with its remedy
-kubealign run job.yaml              # on this machine, before your eyes
-kubealign submit job.yaml           # on the cluster; with --local on this machine, in the background
+kubealign init ppo > job.yaml       # write a commented job to start from
+kubealign validate job.yaml         # list all errors, each with its remedy
+kubealign run job.yaml              # run on this machine in the foreground
+kubealign submit job.yaml           # run on the cluster; with --local on this machine in the background
 kubealign list
 kubealign logs JOB -f
 ```
 
 ## Which jobs
 
-One rule says whether a command is about this machine or a cluster:
+One rule selects this machine or a cluster:
 
-1. `--runs-dir FOLDER` means the jobs of this machine in that folder, `--local` those in `./runs`.
-2. `--kubeconfig FILE` and `--context NAME` mean a cluster.
-3. Without any of them: where the environment has `KUBEALIGN_RUNS_DIR`, this machine with that folder; else
-   the cluster, found as kubectl finds it (`KUBECONFIG`, `~/.kube/config`, in a pod its service account).
+1. `--runs-dir FOLDER` selects the jobs of this machine in that folder, `--local` those in `./runs`.
+2. `--kubeconfig FILE` and `--context NAME` select a cluster.
+3. Without any of them: this machine if the environment variable `KUBEALIGN_RUNS_DIR` names a folder; else the
+   cluster, located in the same way as by kubectl (`KUBECONFIG`, `~/.kube/config`, in a pod its service
+   account).
 
-These options say it, after every command that asks:
+Every command that accesses jobs has these options:
 """
 _OUTPUT = """\
 ## Output
 
-Tables are for people: on a terminal they are in colour and folded at its width, elsewhere they are plain
-lines. `--no-color` or the environment's `NO_COLOR` takes the colours away. Scripts take `-o json`, `-o yaml`
-(the resource as Kubernetes has it; a list is an AlignmentJobList) or `-o name`. What is asked for goes to
-stdout, everything else to stderr. Control characters in texts of others (logs, samples, messages) are shown
-on a terminal, not obeyed.
+Tables are for people: on a terminal they are coloured and wrapped at its width, otherwise they are plain
+lines. `--no-color` or the environment variable `NO_COLOR` disables colours. Scripts should use `-o json`,
+`-o yaml` (the Kubernetes resource; a list is an AlignmentJobList) or `-o name`. Requested output goes to
+stdout, everything else to stderr. Control characters in logs, samples and messages are escaped.
 
 ## Exit codes
 
@@ -58,7 +58,7 @@ on a terminal, not obeyed.
 
 
 def page() -> str:
-    """docs/cli.md."""
+    """Return the content of docs/cli.md."""
     group: Any = get_command(app)
     commands = {name: group.commands[name] for panel in COMMANDS.values() for name in panel}
     any_site = next(command for command in commands.values() if _asks(command))
@@ -86,17 +86,17 @@ def _command(name: str, command: Any) -> Iterator[str]:
     yield f"`{' '.join(part for part in ('kubealign', name, words, options) if part)}`"
     yield ""
     yield "\n\n".join(" ".join(part.split()) for part in _help(command).split("\n\n"))
-    told = sorted((p for p in own if p.help), key=lambda p: p.param_type_name != "argument")
-    if told:
+    documented = sorted((p for p in own if p.help), key=lambda p: p.param_type_name != "argument")
+    if documented:
         yield ""
-        yield from _options(told)
+        yield from _options(documented)
     if _asks(command):
         yield ""
-        yield "And those that say [which jobs](#which-jobs)."
+        yield "It also has the options that select [which jobs](#which-jobs)."
 
 
 def _help(command: Any) -> str:
-    # Lines of shell stay lines.
+    # Shell lines are kept as lines.
     return re.sub(
         r"^ *((?:bash|zsh|fish): .*|kubealign .*)$", r"\n`\1`\n", command.help or "", flags=re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""Events as a table. Pure."""
+"""Table of events. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,14 +13,14 @@ from kubealign.client.records import JobEvent
 
 
 def event_rows(events: Sequence[JobEvent], now: datetime | None = None) -> Table:
-    made = table(["AGE", "TYPE", "REASON", "MESSAGE"])
+    rows = table(["AGE", "TYPE", "REASON", "MESSAGE"])
     for event in events:
-        often = f"{age(event.time, now)} (x{event.count})" if event.count > 1 else age(event.time, now)
+        age_text = f"{age(event.time, now)} (x{event.count})" if event.count > 1 else age(event.time, now)
         warning = event.type == "Warning"
-        made.add_row(
-            often,
+        rows.add_row(
+            age_text,
             Text(event.type, style="yellow" if warning else "dim"),
             safe(event.reason),
             safe(event.message.strip()),
         )
-    return made
+    return rows

@@ -1,4 +1,4 @@
-"""How commands end when something is in the way: one clear text on stderr, and an exit code."""
+"""Exit codes, and the conversion of exceptions to a message on stderr and an exit code."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import typer
 
 
 class ExitCode(IntEnum):
-    """What a command's exit code means."""
+    """Exit codes of the commands."""
 
     DONE = 0
     FAILED = 1
@@ -19,19 +19,19 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-#: For the page about the command line.
+#: Meanings for docs/cli.md.
 MEANINGS = {
     ExitCode.DONE: "done; for `run` and `wait`: the job succeeded",
-    ExitCode.FAILED: "it did not work: the job failed, is not there, or its site refused or did not answer",
-    ExitCode.USAGE: "the command itself is wrong: an unknown option, a missing argument",
+    ExitCode.FAILED: "failure: the job failed or does not exist, or the request was rejected or not answered",
+    ExitCode.USAGE: "invalid usage: an unknown option, a missing argument",
     ExitCode.INVALID_JOB: "a job, or a change to one, is invalid; each error names its field",
-    ExitCode.TIMEOUT: "`wait` gave up: the time was over",
+    ExitCode.TIMEOUT: "`wait` timed out",
     ExitCode.INTERRUPTED: "Ctrl-C",
 }
 
 
 def refuse(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
-    """End the command with a message on stderr; red on a terminal."""
+    """Exit with a message on stderr; red on a terminal."""
     from kubealign.cli.terminal import console, safe
 
     console(stderr=True).print(safe(message), style="red", soft_wrap=True, markup=False, highlight=False)
@@ -40,8 +40,8 @@ def refuse(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Whatever a client or a runner raises within becomes a message and an exit code."""
-    # A command that needs no site does not pay for what a site needs.
+    """Convert exceptions of a client or a runner to a message and an exit code."""
+    # Imported here, so that commands without a backend do not load its dependencies.
     from kubealign.client.errors import JobInvalid, KubealignError, WaitTimeout
     from kubealign.local.failure import RunFailed
     from kubealign.spec.errors import SpecErrors
@@ -63,7 +63,7 @@ def told() -> Iterator[None]:
 
 
 def invalid(errors: Exception) -> NoReturn:
-    """End the command with the SpecErrors, one a line."""
+    """Exit with the SpecErrors, one per line."""
     from kubealign.cli.report import show_errors
 
     show_errors(getattr(errors, "errors", []))

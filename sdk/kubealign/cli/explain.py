@@ -1,4 +1,4 @@
-"""`kubealign explain`: what a field of a job means."""
+"""`kubealign explain`: describes a field of a job."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,21 +22,21 @@ def explain(
         typer.Argument(
             metavar="[FIELD]",
             show_default=False,
-            help="Such as spec.algorithm.ppo.kl or status.phase; none: the whole document.",
+            help="Such as spec.algorithm.ppo.kl or status.phase; default: the root of the document.",
             autocompletion=_paths,
         ),
     ] = "",
 ) -> None:
-    """Say what a field of a job is: its type, default, bounds and meaning, and the fields below it."""
+    """Describe a field of a job: type, default, bounds, meaning, and the fields below it."""
     from kubealign.cli.exits import refuse
     from kubealign.cli.terminal import console, show
     from kubealign.spec.lookup import NoSuchField, explanation
 
     try:
-        found = explanation(field)
+        field_explanation = explanation(field)
     except NoSuchField as error:
         refuse(str(error))
-    show(console(), *_view(found))
+    show(console(), *_view(field_explanation))
 
 
 def _view(found: "Explanation") -> list["RenderableType"]:
@@ -44,18 +44,18 @@ def _view(found: "Explanation") -> list["RenderableType"]:
     from rich.table import Table
     from rich.text import Text
 
-    words = found.field
+    entry = found.field
     head = Table.grid(padding=(0, 3, 0, 0))
     head.add_column(style="dim", no_wrap=True)
     head.add_column(overflow="fold")
-    head.add_row("FIELD", Text(words.path, style="bold"))
-    head.add_row("TYPE", words.type)
-    for name, text in (("DEFAULT", words.default), ("BOUNDS", words.bounds)):
+    head.add_row("FIELD", Text(entry.path, style="bold"))
+    head.add_row("TYPE", entry.type)
+    for name, text in (("DEFAULT", entry.default), ("BOUNDS", entry.bounds)):
         if text:
             head.add_row(name, text)
     parts: list[RenderableType] = [head, Text()]
-    said = [found.about] if found.about.startswith(words.meaning) else [words.meaning, found.about]
-    parts += [Text(text) for text in said if text]
+    texts = [found.about] if found.about.startswith(entry.meaning) else [entry.meaning, found.about]
+    parts += [Text(text) for text in texts if text]
     if found.below:
         parts.append(Text("\nEXACTLY ONE OF" if found.one_of else "\nFIELDS", style="dim"))
     for below in found.below:

@@ -1,4 +1,4 @@
-"""`kubealign init`: a job to begin with."""
+"""`kubealign init`: writes a commented job to start from."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 
 class AlgorithmName(StrEnum):
-    """The spec's algorithms, as a command line spells them."""
+    """Algorithms of the spec, in command line spelling."""
 
     SFT = "sft"
     DISTILLATION = "distillation"
@@ -48,7 +48,7 @@ def init(
 ) -> None:
     """Write a commented job for an algorithm.
 
-    What must be set is set; every other field stands there with its default.
+    Required fields are set; every other field is listed with its default.
 
     kubealign init ppo > job.yaml && kubealign validate job.yaml
     """
@@ -58,6 +58,6 @@ def init(
 
     with told():
         text = template(algorithm.value, name or f"my-{algorithm.value}")
-        # A name that no job may have is told before anything is written.
+        # Validates the job name before anything is written.
         AlignmentJob.from_yaml(text)
     typer.echo(text, nl=False)

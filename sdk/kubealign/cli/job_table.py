@@ -1,4 +1,4 @@
-"""Jobs as a table. Pure: records in, something that rich can draw out."""
+"""Table of jobs, as a rich renderable. Pure."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -24,12 +24,12 @@ Column: TypeAlias = tuple[str, Callable[[JobRecord, datetime], str | Text]]
 
 
 def table(headings: Sequence[str], *, last_folds: bool = True) -> Table:
-    """Columns side by side; the last one is wrapped where the window ends, the others never."""
-    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim", show_edge=False)
+    """Create a table; only the last column is wrapped at the width of the window."""
+    result = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim", show_edge=False)
     for number, heading in enumerate(headings):
         last = last_folds and number == len(headings) - 1
-        made.add_column(heading, no_wrap=not last, overflow="fold" if last else "ignore")
-    return made
+        result.add_column(heading, no_wrap=not last, overflow="fold" if last else "ignore")
+    return result
 
 
 def phase_text(phase: str) -> Text:
@@ -37,7 +37,7 @@ def phase_text(phase: str) -> Text:
 
 
 def number(value: float | None) -> str:
-    """Three places, or three digits where it is small; `-` where there is none."""
+    """Format with three decimals, or in scientific notation if small; `-` for None."""
     if value is None:
         return "-"
     return f"{value:.3f}" if value == 0 or 0.001 <= abs(value) < 1e6 else f"{value:.2e}"
@@ -51,9 +51,9 @@ def steps(record: JobRecord) -> str:
 
 
 def duration(record: JobRecord, now: datetime) -> str:
-    """From its start to its end, or until now."""
-    begun = record.status.start_time
-    return "-" if begun is None else span(((record.status.completion_time or now) - begun).total_seconds())
+    """Format the time from the job's start to its end, or until now."""
+    started = record.status.start_time
+    return "-" if started is None else span(((record.status.completion_time or now) - started).total_seconds())
 
 
 def jobs(
@@ -63,21 +63,21 @@ def jobs(
     wide: bool = False,
     now: datetime | None = None,
 ) -> Table:
-    """One row each. `namespaces`: with theirs; `wide`: with all that is worth a column."""
+    """Return one row per job. `namespaces` and `wide` add columns."""
     columns = [*(_NAMESPACE if namespaces else ()), *_FIRST, *(_WIDE if wide else ()), *_LAST]
-    made = table([heading for heading, _ in columns])
+    result = table([heading for heading, _ in columns])
     at = now or datetime.now(UTC)
     for record in records:
-        made.add_row(*(cell(record, at) for _, cell in columns))
-    return made
+        result.add_row(*(cell(record, at) for _, cell in columns))
+    return result
 
 
 def _rollout(record: JobRecord) -> str:
     ready = next((role.ready for role in record.status.roles or () if role.name == "rollout"), None)
-    wanted = record.status.rollout_replicas
-    if wanted is None:
+    replicas = record.status.rollout_replicas
+    if replicas is None:
         return "-"
-    return str(wanted) if ready is None else f"{ready}/{wanted}"
+    return str(replicas) if ready is None else f"{ready}/{replicas}"
 
 
 _NAMESPACE: tuple[Column, ...] = (("NAMESPACE", lambda record, now: record.namespace),)

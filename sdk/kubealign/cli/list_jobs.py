@@ -14,7 +14,7 @@ _PAGE = 500
 
 
 class Sort(StrEnum):
-    """By what; with a hyphen before it: the greatest first."""
+    """Sort field; a leading hyphen sorts in descending order."""
 
     NAME = "name"
     CREATED = "created"
@@ -30,12 +30,12 @@ class Sort(StrEnum):
 async def list_jobs(
     here: Here,
     all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Jobs of every namespace.")
+        bool, typer.Option("--all-namespaces", "-A", help="List jobs of every namespace.")
     ] = False,
     selector: Annotated[
         str,
         typer.Option(
-            "--selector", "-l", metavar="LABELS", help="As in team=math,stage!=old.", show_default=False
+            "--selector", "-l", metavar="LABELS", help="Label selector, such as team=math,stage!=old.", show_default=False
         ),
     ] = "",
     search: Annotated[
@@ -43,15 +43,15 @@ async def list_jobs(
     ] = "",
     phase: Annotated[
         list[str],
-        typer.Option("--phase", metavar="PHASE", help="In this phase; may be repeated.", show_default=False),
+        typer.Option("--phase", metavar="PHASE", help="Only jobs in this phase; may be repeated.", show_default=False),
     ] = [],  # noqa: B006 (typer copies it)
     algorithm: Annotated[
         list[str],
         typer.Option("--algorithm", metavar="NAME", help="Such as ppo; may be repeated.", show_default=False),
     ] = [],  # noqa: B006
-    sort: Annotated[Sort, typer.Option("--sort", help="By what; -created: the newest first.")] = Sort.NAME,
+    sort: Annotated[Sort, typer.Option("--sort", help="Sort field; -created sorts the newest first.")] = Sort.NAME,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="The first ones alone, this many; 0: all.")
+        int, typer.Option("--limit", min=0, help="Largest number of jobs; 0: all.")
     ] = 0,
     output: Output = Format.TABLE,
 ) -> None:
@@ -61,7 +61,7 @@ async def list_jobs(
 
     phases = _phases(phase)
     _checked(selector)
-    found: list[JobRecord] = []
+    matching: list[JobRecord] = []
     after = ""
     while True:
         query = ListQuery(
@@ -71,39 +71,39 @@ async def list_jobs(
             phases=phases,
             algorithms=frozenset(algorithm),
             sort=sort.value,
-            limit=min(_PAGE, limit - len(found)) if limit else _PAGE,
+            limit=min(_PAGE, limit - len(matching)) if limit else _PAGE,
             after=after,
         )
         page = await here.site.list(query)
-        found += page.jobs
+        matching += page.jobs
         after = page.next
-        if not after or (limit and len(found) >= limit):
+        if not after or (limit and len(matching) >= limit):
             break
     if output not in (Format.TABLE, Format.WIDE):
-        print_list(found, output)
-    elif found:
-        show(here.console, jobs(found, namespaces=all_namespaces, wide=output is Format.WIDE))
+        print_list(matching, output)
+    elif matching:
+        show(here.console, jobs(matching, namespaces=all_namespaces, wide=output is Format.WIDE))
     else:
         typer.echo(_nothing(here, all_namespaces, bool(selector or search or phase or algorithm)), err=True)
 
 
 def _namespace(here: Here, all_namespaces: bool) -> str | None:
-    """None: every one. On this machine namespaces are no more than what documents say."""
+    """Return the namespace of the query; None for every namespace, the default on this machine."""
     if all_namespaces or (here.site.kind == "local" and here.where.namespace is None):
         return None
     return here.namespace
 
 
-def _phases(given: list[str]) -> frozenset[str]:
+def _phases(texts: list[str]) -> frozenset[str]:
     from kubealign.spec.status import JobPhase
 
-    known = {phase.value.lower(): phase.value for phase in JobPhase}
-    wrong = [text for text in given if text.lower() not in known]
+    name_by_lower = {phase.value.lower(): phase.value for phase in JobPhase}
+    wrong = [text for text in texts if text.lower() not in name_by_lower]
     if wrong:
         raise typer.BadParameter(
-            f"{wrong[0]!r} is no phase: it may be one of {', '.join(known.values())}", param_hint="--phase"
+            f"{wrong[0]!r} is not a phase: it must be one of {', '.join(name_by_lower.values())}", param_hint="--phase"
         )
-    return frozenset(known[text.lower()] for text in given)
+    return frozenset(name_by_lower[text.lower()] for text in texts)
 
 
 def _checked(selector: str) -> None:
@@ -119,21 +119,21 @@ def _checked(selector: str) -> None:
 
 
 def _nothing(here: Here, all_namespaces: bool, filtered: bool) -> str:
-    which = "such jobs" if filtered else "jobs"
+    noun = "such jobs" if filtered else "jobs"
     if here.where.folder is not None:
-        return f"No {which} in {here.where.folder}."
-    return f"No {which} in any namespace." if all_namespaces else f"No {which} in namespace {here.namespace}."
+        return f"No {noun} in {here.where.folder}."
+    return f"No {noun} in any namespace." if all_namespaces else f"No {noun} in namespace {here.namespace}."
 
 
 @asks_site
 async def get(here: Here, jobs: JobNames, output: Output = Format.TABLE) -> None:
-    """Show jobs by name; with -o yaml or -o json whole, as the cluster holds them."""
+    """Show jobs by name; -o yaml and -o json print the full resources."""
     from kubealign.cli import job_table
 
-    found = [await here.site.get(await here.ref(name)) for name in jobs]
+    records = [await here.site.get(await here.ref(name)) for name in jobs]
     if output in (Format.TABLE, Format.WIDE):
-        show(here.console, job_table.jobs(found, wide=output is Format.WIDE))
-    elif len(found) == 1:
-        print_document(found[0], output)
+        show(here.console, job_table.jobs(records, wide=output is Format.WIDE))
+    elif len(records) == 1:
+        print_document(records[0], output)
     else:
-        print_list(found, output)
+        print_list(records, output)

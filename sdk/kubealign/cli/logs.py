@@ -18,27 +18,28 @@ async def logs(
     job: JobName,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Go on with what is written from now on, until the job ends."),
+        typer.Option("--follow", "-f", help="Continue with new lines until the job ends."),
     ] = False,
     role: Annotated[
         str | None,
-        typer.Option("--role", metavar="ROLE", help="Such as trainer or rollout.", show_default=False),
+        typer.Option("--role", metavar="ROLE", help="Only this role, such as trainer or rollout.", show_default=False),
     ] = None,
     process: Annotated[
         str | None,
-        typer.Option("--process", metavar="NAME", help="Such as rollout-1.", show_default=False),
+        typer.Option("--process", metavar="NAME", help="Only this process, such as rollout-1.", show_default=False),
     ] = None,
     tail: Annotated[
         int | None,
         typer.Option(
-            "--tail", metavar="LINES", min=0, help="The last lines of each process alone.", show_default=False
+            "--tail", metavar="LINES", min=0, help="Only this many last lines of each process.", show_default=False
         ),
     ] = None,
 ) -> None:
-    """Print a job's logs, each line after the name of its process.
+    """Print a job's logs, each line preceded by the name of its process.
 
-    With --follow it may begin before the job's first process is there. On a terminal its events are told in
-    words; elsewhere lines are as they were written.
+    With --follow, it may be started before the job's first process exists. On a terminal, events are
+    formatted as text;
+    otherwise lines are printed unchanged.
     """
     from rich.text import Text
 
@@ -46,9 +47,9 @@ async def logs(
 
     colors: dict[str, str] = {}
     lines = here.site.logs(await here.ref(job), process=process, role=role, follow=follow, tail=tail)
-    terminal = here.console.is_terminal
+    on_terminal = here.console.is_terminal
     async for line in lines:
-        if not terminal:
+        if not on_terminal:
             typer.echo(line.text if process else f"{line.process} {line.text}")
             continue
         color = colors.setdefault(line.process, _COLORS[len(colors) % len(_COLORS)])
@@ -61,13 +62,13 @@ async def events(
     here: Here,
     job: JobName,
     output: Annotated[
-        RowFormat, typer.Option("--output", "-o", help="How they are shown.")
+        RowFormat, typer.Option("--output", "-o", help="Output format.")
     ] = RowFormat.TABLE,
 ) -> None:
-    """What happened to a job, oldest first."""
+    """Show the events of a job, oldest first."""
     from kubealign.cli.event_table import event_rows
 
-    found = await here.site.events(await here.ref(job))
+    job_events = await here.site.events(await here.ref(job))
     if output is RowFormat.JSON:
         typer.echo(
             as_json(
@@ -79,11 +80,11 @@ async def events(
                         "message": event.message,
                         "count": event.count,
                     }
-                    for event in found
+                    for event in job_events
                 ]
             )
         )
-    elif found:
-        show(here.console, event_rows(found))
+    elif job_events:
+        show(here.console, event_rows(job_events))
     else:
         typer.echo(f"No events of {job}.", err=True)

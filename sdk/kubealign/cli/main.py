@@ -1,4 +1,4 @@
-"""The `kubealign` command, and the same as a plugin of kubectl: `kubectl align`."""
+"""Entry points: the `kubealign` command, and the kubectl plugin `kubectl align` with the same commands."""
 
 import os
 import shlex
@@ -30,7 +30,7 @@ from kubealign.cli.top import top
 from kubealign.cli.validate import validate
 from kubealign.cli.wait import wait
 
-# Of cobra's shell completion, which kubectl speaks: do not offer files.
+# Directive of cobra's shell completion, which kubectl uses: no file completion.
 _NO_FILES = ":4"
 
 app = typer.Typer(
@@ -43,8 +43,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"kubealign {__version__}")
         raise typer.Exit
 
@@ -58,11 +58,11 @@ def kubealign(
     """Align language models: one AlignmentJob, on this machine or on Kubernetes."""
 
 
-#: By panel of the help, in its order.
+#: Commands by help panel, in display order.
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Write a job": {"init": init, "explain": explain, "validate": validate, "plan": plan},
     "Run it": {"run": run, "submit": submit, "wait": wait, "replay": replay},
-    "Look at it": {
+    "Observe it": {
         "list": list_jobs,
         "get": get,
         "describe": describe,
@@ -80,17 +80,17 @@ for _panel, _commands in COMMANDS.items():
     for _name, _command in _commands.items():
         app.command(_name, rich_help_panel=_panel)(_command)
 app.command("ls", hidden=True)(list_jobs)
-# The shells' own words for what is typed so far; `completion` prints the scripts that call for it.
+# Registers the completion handlers that the scripts printed by `completion` call.
 completion_init()
 
 
 def plugin() -> None:
-    """`kubectl align ...`, which kubectl calls as kubectl-align."""
+    """Run `kubectl align ...`, which kubectl calls as kubectl-align."""
     app(prog_name="kubectl align")
 
 
 def plugin_completion() -> None:
-    """What kubectl completes after `kubectl align`: a word a line, then what it may do besides (nothing)."""
+    """Complete `kubectl align`: print one word per line, then a directive (no file completion)."""
     words = ["kubealign", *sys.argv[1:]]
     os.environ |= {
         "_KUBEALIGN_COMPLETE": "complete_bash",

@@ -1,4 +1,4 @@
-"""`kubealign metrics`: a job's figures, step by step."""
+"""`kubealign metrics`: shows a job's metrics by step."""
 
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from kubealign.cli.options import DataFormat, JobName
 from kubealign.cli.printing import as_json
 from kubealign.cli.terminal import show
 
-#: What is shown where nothing is asked for, if the job has it.
+#: Metrics shown by default, if the job reports them.
 _USUAL = (
     "reward/mean",
     "kl/reference",
@@ -36,24 +36,24 @@ async def metrics(
             "--figure",
             "-f",
             metavar="NAME",
-            help="Such as kl/reference or 'val/*'; may be repeated.",
+            help="Metric name or pattern, such as kl/reference or 'val/*'; may be repeated.",
             show_default=False,
         ),
     ] = [],  # noqa: B006 (typer copies it)
-    last: Annotated[int, typer.Option("--last", min=0, help="The last steps alone, this many; 0: all.")] = 20,
+    last: Annotated[int, typer.Option("--last", min=0, help="Number of last steps; 0: all.")] = 20,
     output: Annotated[
         DataFormat,
-        typer.Option("--output", "-o", help="json and csv hold every figure unless some are named."),
+        typer.Option("--output", "-o", help="Output format; json and csv contain every metric unless some are named."),
     ] = DataFormat.TABLE,
 ) -> None:
-    """Show a job's figures, one row a step. What each means: docs/metrics.md."""
+    """Show a job's metrics, one row per step. docs/metrics.md explains each metric."""
     ref = await here.ref(job)
-    figures = await here.client.metrics(ref.name, ref.namespace)
-    rows, there = figures.rows, figures.columns
+    metrics_table = await here.client.metrics(ref.name, ref.namespace)
+    rows, available = metrics_table.rows, metrics_table.columns
     if not rows:
-        typer.echo(f"No figures of {job} yet.", err=True)
+        typer.echo(f"No metrics of {job} yet.", err=True)
         return
-    names = _chosen(there, figure, whole=output is not DataFormat.TABLE)
+    names = _chosen(available, figure, whole=output is not DataFormat.TABLE)
     shown = rows[-last:] if last else rows
     if output is DataFormat.JSON:
         typer.echo(
@@ -74,14 +74,14 @@ def _chosen(there: list[str], patterns: list[str], *, whole: bool) -> list[str]:
         if not any(fnmatchcase(name, pattern) for name in there):
             from kubealign.spec.fields import nearest
 
-            meant = nearest(pattern, there)
-            guess = f"did you mean {meant}? " if meant else ""
-            refuse(f"the job has no figure {pattern}: {guess}it has {', '.join(sorted(there))}")
+            closest = nearest(pattern, there)
+            guess = f"did you mean {closest}? " if closest else ""
+            refuse(f"the job has no metric {pattern}: {guess}it has {', '.join(sorted(there))}")
     return list(dict.fromkeys(name for pattern in patterns for name in there if fnmatchcase(name, pattern)))
 
 
 def _validated(there: list[str]) -> list[str]:
-    """The two val/ figures with the shortest names: those that are not of a group."""
+    """Return the two val/ metrics with the shortest names, which are not those of a single group."""
     names = [name for name in there if name.startswith("val/")]
     return sorted(names, key=lambda name: (name.count("/"), len(name), name))[:2]
 
@@ -98,9 +98,9 @@ def _csv(rows: Any, names: list[str]) -> None:
 def _table(here: Here, rows: Any, names: list[str]) -> None:
     from kubealign.cli.job_table import number, table
 
-    made = table(["STEP", *names], last_folds=False)
-    for column in made.columns:
+    result = table(["STEP", *names], last_folds=False)
+    for column in result.columns:
         column.justify = "right"
     for row in rows:
-        made.add_row(str(row["step"]), *(number(row.get(name)) for name in names))
-    show(here.console, made)
+        result.add_row(str(row["step"]), *(number(row.get(name)) for name in names))
+    show(here.console, result)

@@ -1,4 +1,4 @@
-"""The options that several commands have, each said once."""
+"""Options shared by several commands."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ import typer
 
 from kubealign.cli.completion import job_names
 
-_SITE = "Which site"
+_SITE = "Cluster or this machine"
 
 Parameters: TypeAlias = Annotated[
     list[str],
     typer.Option(
         "--param",
         metavar="NAME=VALUE",
-        help="Fills in ${NAME} in the file.",
+        help="Replace ${NAME} in the file.",
         show_default=False,
     ),
 ]
@@ -27,21 +27,21 @@ Overrides: TypeAlias = Annotated[
     typer.Option(
         "--set",
         metavar="PATH=VALUE",
-        help="Sets a value, as in spec.seed=2; JOB:spec.seed=2 in that job alone.",
+        help="Set a field, as in spec.seed=2; JOB:spec.seed=2 sets it in that job only.",
         show_default=False,
     ),
 ]
 
 Local: TypeAlias = Annotated[
     bool,
-    typer.Option("--local", help="Jobs of this machine, in ./runs.", rich_help_panel=_SITE),
+    typer.Option("--local", help="Use the jobs of this machine, in ./runs.", rich_help_panel=_SITE),
 ]
 RunsDir: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--runs-dir",
         metavar="FOLDER",
-        help="Jobs of this machine, in this folder. KUBEALIGN_RUNS_DIR says the same.",
+        help="Use the jobs of this machine in this folder; also set by KUBEALIGN_RUNS_DIR.",
         show_default=False,
         rich_help_panel=_SITE,
     ),
@@ -51,7 +51,7 @@ Kubeconfig: TypeAlias = Annotated[
     typer.Option(
         "--kubeconfig",
         metavar="FILE",
-        help="How to reach the cluster; else KUBECONFIG, ~/.kube/config, or the pod's service account.",
+        help="Kubeconfig of the cluster; default: KUBECONFIG, ~/.kube/config, or the pod's service account.",
         show_default=False,
         rich_help_panel=_SITE,
     ),
@@ -61,7 +61,7 @@ Context: TypeAlias = Annotated[
     typer.Option(
         "--context",
         metavar="NAME",
-        help="A context of the kubeconfig.",
+        help="Context of the kubeconfig.",
         show_default=False,
         rich_help_panel=_SITE,
     ),
@@ -72,7 +72,7 @@ Namespace: TypeAlias = Annotated[
         "--namespace",
         "-n",
         metavar="NAME",
-        help="Else the context's.",
+        help="Namespace; default: that of the context.",
         show_default=False,
         rich_help_panel=_SITE,
     ),
@@ -82,14 +82,14 @@ Dashboard: TypeAlias = Annotated[
     typer.Option(
         "--dashboard",
         metavar="URL",
-        help="Where a cluster's figures and samples are; else KUBEALIGN_DASHBOARD, or the Service "
+        help="Dashboard with a cluster's metrics and samples; default: KUBEALIGN_DASHBOARD, or the Service "
         "kubealign-dashboard.",
         show_default=False,
         rich_help_panel=_SITE,
     ),
 ]
 NoColor: TypeAlias = Annotated[
-    bool, typer.Option("--no-color", help="No colours on a terminal either. NO_COLOR says the same.")
+    bool, typer.Option("--no-color", help="Disable colours; also set by NO_COLOR.")
 ]
 
 JobName: TypeAlias = Annotated[
@@ -101,7 +101,7 @@ JobNames: TypeAlias = Annotated[
 
 
 class Format(StrEnum):
-    """How jobs are shown. wide: the table with more columns; json and yaml: the resources."""
+    """Output formats of jobs. wide: the table with more columns; json and yaml: the resources."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -110,11 +110,11 @@ class Format(StrEnum):
     NAME = "name"
 
 
-Output: TypeAlias = Annotated[Format, typer.Option("--output", "-o", help="How it is shown.")]
+Output: TypeAlias = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
 
 
 class DataFormat(StrEnum):
-    """How figures and the like are shown."""
+    """Output formats of numeric data."""
 
     TABLE = "table"
     JSON = "json"
@@ -122,20 +122,20 @@ class DataFormat(StrEnum):
 
 
 class RowFormat(StrEnum):
-    """How what has texts in it is shown."""
+    """Output formats of rows with text."""
 
     TABLE = "table"
     JSON = "json"
 
 
 def parameters(given: Sequence[str]) -> Mapping[str, str]:
-    """NAME=VALUE to name -> value, the last one of a name. Raises typer.BadParameter."""
+    """Parse NAME=VALUE arguments; the last value of a name wins. Raises typer.BadParameter."""
     from kubealign.spec.parameters import NAME
 
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not re.fullmatch(NAME, name):
             raise typer.BadParameter(f"{text!r} must be NAME=VALUE", param_hint="--param")
-        found[name] = value
-    return found
+        values[name] = value
+    return values

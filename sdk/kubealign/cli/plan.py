@@ -1,4 +1,4 @@
-"""`kubealign plan`: what a job needs, on paper."""
+"""`kubealign plan`: estimates the resources of a job without running it."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,7 +11,7 @@ from kubealign.cli.exits import ExitCode, refuse, told
 from kubealign.cli.options import NoColor, Overrides, Parameters, RowFormat, parameters
 from kubealign.plan.machine import Device
 
-_MACHINE = "The machine"
+_MACHINE = "Machine"
 
 
 def plan(
@@ -23,24 +23,24 @@ def plan(
         typer.Option(
             "--config",
             metavar="[MODEL=]FILE",
-            help="A config.json, where a model cannot be read here: of policy, critic, reference, teacher or "
-            "the reward of that name; without a name of every model that nothing else is said of.",
+            help="config.json of a model that cannot be read here: of policy, critic, reference, teacher or the "
+            "reward of that name; without MODEL, of every model without a file of its own.",
             show_default=False,
         ),
     ] = [],  # noqa: B006
     gpu_memory: Annotated[
         str,
-        typer.Option("--gpu-memory", metavar="AMOUNT", help="Of one device.", rich_help_panel=_MACHINE),
+        typer.Option("--gpu-memory", metavar="AMOUNT", help="Memory of one device.", rich_help_panel=_MACHINE),
     ] = "80GiB",
     gpus_per_node: Annotated[
-        int, typer.Option("--gpus-per-node", min=1, help="Devices of one node.", rich_help_panel=_MACHINE)
+        int, typer.Option("--gpus-per-node", min=1, help="Number of devices per node.", rich_help_panel=_MACHINE)
     ] = 8,
     bandwidth: Annotated[
         str,
         typer.Option(
             "--bandwidth",
             metavar="AMOUNT",
-            help="A second, of one device to other nodes, one way.",
+            help="Unidirectional bandwidth per second from one device to other nodes.",
             rich_help_panel=_MACHINE,
         ),
     ] = "50GB/s",
@@ -49,7 +49,7 @@ def plan(
         typer.Option(
             "--node-bandwidth",
             metavar="AMOUNT",
-            help="A second, between two devices of a node, one way.",
+            help="Unidirectional bandwidth per second between two devices of a node.",
             rich_help_panel=_MACHINE,
         ),
     ] = "450GB/s",
@@ -58,35 +58,36 @@ def plan(
         typer.Option(
             "--copy-bandwidth",
             metavar="AMOUNT",
-            help="A second, of one memory copy on the host.",
+            help="Bandwidth per second of a memory copy on the host.",
             rich_help_panel=_MACHINE,
         ),
     ] = "10GB/s",
     device: Annotated[
         Device,
         typer.Option(
-            "--device", help="cpu: each process has --gpu-memory of its own.", rich_help_panel=_MACHINE
+            "--device", help="Device type; with cpu, each process has --gpu-memory of its own.", rich_help_panel=_MACHINE
         ),
     ] = Device.GPU,
     prompt_tokens: Annotated[
         int | None,
         typer.Option(
-            "--prompt-tokens", min=1, help="Longest prompt, if not as the job says.", show_default=False
+            "--prompt-tokens", min=1, help="Longest prompt; default: as in the job.", show_default=False
         ),
     ] = None,
     response_tokens: Annotated[
         int | None,
         typer.Option(
-            "--response-tokens", min=1, help="Longest response, if not as the job says.", show_default=False
+            "--response-tokens", min=1, help="Longest response; default: as in the job.", show_default=False
         ),
     ] = None,
-    output: Annotated[RowFormat, typer.Option("--output", "-o", help="How it is shown.")] = RowFormat.TABLE,
+    output: Annotated[RowFormat, typer.Option("--output", "-o", help="Output format.")] = RowFormat.TABLE,
     no_color: NoColor = False,
 ) -> None:
-    """Say what each job of a file needs of a cluster's memory and wires, and whether it fits.
+    """Estimate the memory and bandwidth that each job of a file needs of a cluster, and check that it fits.
 
-    Nothing is started and nothing is loaded: it is arithmetic. The defaults are a node of eight H100. Exit
-    code 1 when a job does not fit; each process that does not comes with the fields to change.
+    Nothing is started or loaded: the estimates are arithmetic. The defaults describe a node with eight
+    H100. Exit code 1
+    if a job does not fit; each process that does not fit is listed with the fields to change.
     """
     from kubealign.cli.printing import as_json
     from kubealign.cli.terminal import console, show, without_color
@@ -111,32 +112,32 @@ def plan(
                 device=device,
             )
             shapes = Shapes(_configs(config), jobs)
-            again = partial(
+            plan_job = partial(
                 planned, shapes=shapes, machine=machine, prompt=prompt_tokens, response=response_tokens
             )
             plans = []
             for job in jobs:
-                found = again(job)
-                plans.append((found, remedies(job, found, again, machine.memory)))
+                planned_job = plan_job(job)
+                plans.append((planned_job, remedies(job, planned_job, plan_job, machine.memory)))
         except PlanError as error:
             refuse(str(error))
         if output is RowFormat.JSON:
-            typer.echo(as_json([document(found, machine, changes) for found, changes in plans]))
+            typer.echo(as_json([document(planned_job, machine, changes) for planned_job, changes in plans]))
         else:
             from kubealign.cli.plan_table import plan_view
 
-            for index, (found, changes) in enumerate(plans):
-                show(console(), *([""] if index else []), *plan_view(found, machine, changes))
-    if not all(found.fits(machine) for found, _ in plans):
+            for index, (planned_job, changes) in enumerate(plans):
+                show(console(), *([""] if index else []), *plan_view(planned_job, machine, changes))
+    if not all(planned_job.fits(machine) for planned_job, _ in plans):
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _configs(given: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-    """[MODEL=]FILE to the model's name (or "") -> what the file holds. Raises PlanError."""
+def _configs(arguments: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+    """Read [MODEL=]FILE arguments; the key is empty for a file without a model. Raises PlanError."""
     from kubealign.plan.models import read_config
 
-    found = {}
-    for text in given:
+    configs = {}
+    for text in arguments:
         name, equals, path = text.partition("=")
-        found[name if equals else ""] = read_config(Path(path if equals else text))
-    return found
+        configs[name if equals else ""] = read_config(Path(path if equals else text))
+    return configs

@@ -1,4 +1,4 @@
-"""A job's plan as tables and lines. Pure."""
+"""Displays a job's plan as tables and lines. Pure."""
 
 from collections.abc import Iterator, Mapping
 
@@ -15,7 +15,7 @@ from kubealign.plan.parts import Need
 
 
 def plan_view(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> list[RenderableType]:
-    """remedies: by group, of those that do not fit."""
+    """Return the plan. `remedies`: by process group, for groups that do not fit."""
     return [
         Text(_headline(plan), style="bold"),
         _needs(plan, machine),
@@ -27,7 +27,7 @@ def _headline(plan: JobPlan) -> str:
     work = plan.work
     return (
         f"{safe(plan.name)}: {_count(plan.weights)} weights, {plan.devices} devices, "
-        f"{work.sequences} sequences of {work.prompt} + {work.response} tokens a step"
+        f"{work.sequences} sequences of {work.prompt} + {work.response} tokens per step"
     )
 
 
@@ -39,12 +39,12 @@ def _count(weights: int) -> str:
 
 
 def _needs(plan: JobPlan, machine: Machine) -> Table:
-    made = table(
-        ["PROCESS", "COUNT", "DEVICES", "NEEDS", "FITS", "AT ITS HEIGHT", "OF IT", "HOST"], last_folds=True
+    result = table(
+        ["PROCESS", "COUNT", "DEVICES", "NEEDS", "FITS", "PEAK AT", "PEAK PARTS", "HOST"], last_folds=True
     )
     for need in plan.needs:
         fits = need.moment.total <= machine.memory
-        made.add_row(
+        result.add_row(
             safe(need.group),
             str(need.processes),
             str(need.processes * need.devices),
@@ -54,7 +54,7 @@ def _needs(plan: JobPlan, machine: Machine) -> Table:
             _parts(need.moment.parts),
             _parts(need.host),
         )
-    return made
+    return result
 
 
 def _parts(parts: Mapping[str, int]) -> str:
@@ -62,14 +62,14 @@ def _parts(parts: Mapping[str, int]) -> str:
 
 
 def _lines(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> Iterator[RenderableType]:
-    for group, found in plan.traffic.items():
-        if found:
-            told = "; ".join(
+    for group, transfers in plan.traffic.items():
+        if transfers:
+            text_of_transfers = "; ".join(
                 f"{each.direction} {shown(each.sent)}, {_seconds(each.seconds)} s "
                 f"{'within a node' if each.within else 'between nodes'}"
-                for each in found
+                for each in transfers
             )
-            yield Text(f"{group}, sent by a rank in a step: {told}")
+            yield Text(f"{group}, sent per rank and step: {text_of_transfers}")
     refit = plan.refit
     if refit is not None:
         yield Text(
@@ -93,5 +93,5 @@ def _said_of(need: Need, machine: Machine, remedies: Mapping[str, str]) -> Itera
 
 
 def _seconds(value: float) -> str:
-    """Two digits: more are not known."""
+    """Format with two significant digits, the precision of the estimates."""
     return f"{value:.2g}" if value < 10 else f"{float(f'{value:.2g}'):.0f}"

@@ -1,4 +1,4 @@
-"""Jobs as documents and as names: what -o json, -o yaml and -o name print."""
+"""Prints jobs as JSON, YAML and names, for -o json, -o yaml and -o name."""
 
 import json
 import re
@@ -16,9 +16,9 @@ _UNSEEN = re.compile(r"[\x7f-\x9f]")
 
 
 def as_json(value: Any) -> str:
-    """Indented; what a terminal would obey is escaped, as JSON allows."""
+    """Format as indented JSON; terminal control characters are escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def as_yaml(value: Any) -> str:
@@ -28,12 +28,12 @@ def as_yaml(value: Any) -> str:
 
 
 def print_document(record: "JobRecord", format_: Format) -> None:
-    """One job as json, yaml or its name."""
+    """Print one job as JSON, as YAML, or its name."""
     _print(dict(record.resource), [record], format_)
 
 
 def print_list(records: Sequence["JobRecord"], format_: Format) -> None:
-    """Jobs as an AlignmentJobList, or their names."""
+    """Print jobs as an AlignmentJobList, or their names."""
     from kubealign.spec.job import API_VERSION, KIND
 
     document = {

@@ -1,4 +1,4 @@
-"""A job's processes as a table. Pure."""
+"""Table of a job's processes. Pure."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -18,12 +18,12 @@ _STYLES = {
     ProcessState.FAILED: "bold red",
     ProcessState.STOPPED: "dim",
 }
-# A process speaks every five seconds.
+# Heartbeats are sent every five seconds.
 _SILENT_SECONDS = 20.0
 
 
 def process_rows(processes: Sequence[ProcessRecord], now: datetime | None = None) -> Table:
-    """One row each; what is known of none of them has no column."""
+    """Return one row per process; columns that are empty for every process are omitted."""
     at = now or datetime.now(UTC)
     columns: dict[str, Callable[[ProcessRecord], str | Text]] = {
         "PROCESS": lambda process: safe(process.name),
@@ -31,45 +31,45 @@ def process_rows(processes: Sequence[ProcessRecord], now: datetime | None = None
         "RESTARTS": lambda process: str(process.restarts or ""),
         "AGE": lambda process: "" if process.started is None else age(process.started, at),
         **_SAID,
-        "WHERE": lambda process: safe(process.where),
+        "LOCATION": lambda process: safe(process.where),
         "MESSAGE": lambda process: safe(_message(process)),
     }
-    held = {
+    shown_columns = {
         heading: cell for heading, cell in columns.items() if any(str(cell(process)) for process in processes)
     }
-    made = table(list(held), last_folds="MESSAGE" in held)
+    result = table(list(shown_columns), last_folds="MESSAGE" in shown_columns)
     for process in processes:
-        made.add_row(*(cell(process) for cell in held.values()))
-    return made
+        result.add_row(*(cell(process) for cell in shown_columns.values()))
+    return result
 
 
 def _message(process: ProcessRecord) -> str:
-    """What there is to worry about first, then what it does."""
+    """Return problems first, then the present activity."""
     silent, says = process.silent_seconds, process.says
-    told = []
+    notes = []
     if silent is not None and silent > _SILENT_SECONDS and process.state is ProcessState.READY:
-        told.append(f"silent for {span(silent)}")
+        notes.append(f"no heartbeat for {span(silent)}")
     if process.message:
-        told.append(process.message)
+        notes.append(process.message)
     if says.get("quarantined") is True:
-        told.append("quarantined: its last refit failed")
+        notes.append("quarantined: its last refit failed")
     if says.get("last_error"):
-        told.append(f"last error: {says['last_error']}")
+        notes.append(f"last error: {says['last_error']}")
     if says.get("waiting_for"):
-        told.append(f"waits for {says['waiting_for']}")
+        notes.append(f"waits for {says['waiting_for']}")
     if says.get("computing"):
-        told.append(str(says["computing"]))
-    return "; ".join(told)
+        notes.append(str(says["computing"]))
+    return "; ".join(notes)
 
 
 def _number(name: str, form: str = "{:,.0f}") -> Callable[[ProcessRecord], str]:
-    """What it says of itself under this name; empty where it says nothing, or no number."""
+    """Return a cell function of a heartbeat field; empty if the field is absent or not a number."""
 
     def cell(process: ProcessRecord) -> str:
-        held = process.says.get(name)
-        if isinstance(held, bool) or not isinstance(held, int | float):
+        value = process.says.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
             return ""
-        return form.format(held)
+        return form.format(value)
 
     return cell
 

@@ -1,4 +1,4 @@
-"""`kubealign replay`: what a run was trained on, trained on again."""
+"""`kubealign replay`: repeats the training of a recorded run and compares the metrics."""
 
 import asyncio
 from pathlib import Path
@@ -20,34 +20,36 @@ def replay(
         typer.Option(
             "--from-step",
             min=1,
-            help="The first step that is trained again; above 1 there must be a commit of the step before.",
+            help="First step to train again; above 1, a checkpoint of the previous step is required.",
         ),
     ] = 1,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="So many; else all that follow.", show_default=False)
+        int | None, typer.Option("--steps", min=1, help="Number of steps; default: all that follow.", show_default=False)
     ] = None,
     runs_dir: Annotated[
         Path,
-        typer.Option("--runs-dir", envvar=RUNS_DIR, help="Where each job has its folder.", metavar="FOLDER"),
+        typer.Option("--runs-dir", envvar=RUNS_DIR, help="Folder with the run directories.", metavar="FOLDER"),
     ] = Path("runs"),
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="Of the new run; else RUN-replay.", show_default=False),
+        typer.Option("--name", metavar="NAME", help="Name of the new run; default: RUN-replay.", show_default=False),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete an earlier run of this name, and start again.")
     ] = False,
     tolerance: Annotated[
         float,
-        typer.Option("--tolerance", min=0, help="Relative difference of a figure that is still rounding."),
+        typer.Option("--tolerance", min=0, help="Largest relative difference of a metric that counts as rounding."),
     ] = 1e-4,
 ) -> None:
-    """Train again on the batches that a run of this machine has recorded, and compare every step's figures.
+    """Train again on the batches recorded by a run of this machine, and compare the metrics of every step.
 
-    For runs with checkpoint.recordBatches. Trainer and critic are real services; nothing is sampled.
-    With --set, as in another learning rate on the same samples, differences are shown and are no failure.
+    Requires checkpoint.recordBatches in the run. Trainer and critic are real services; nothing is sampled.
+    With --set,
+    such as another learning rate on the same samples, differences are shown and are not a failure.
 
-    Exit code 0: all figures are equal, or differ by rounding; 1: they differ; 2: it cannot be replayed.
+    Exit code 0: all metrics are equal, or differ by rounding; 1: they differ; 2: the run cannot be
+    replayed.
     """
     from rich.console import Console
 
@@ -62,27 +64,27 @@ def replay(
 
     with told():
         try:
-            planned = plan_replay(runs_dir.absolute(), run, name or f"{run}-replay", from_step, steps, set_)
-            make_folder(planned, fresh)
+            replay_plan = plan_replay(runs_dir.absolute(), run, name or f"{run}-replay", from_step, steps, set_)
+            make_folder(replay_plan, fresh)
             code = asyncio.run(
-                run_jobs([planned.job], runs_dir.absolute(), False, display_for(Console(stderr=True)))
+                run_jobs([replay_plan.job], runs_dir.absolute(), False, display_for(Console(stderr=True)))
             )
         except (CannotReplay, RunRefused) as error:
             refuse(str(error), ExitCode.USAGE)
         except OSError as error:
-            refuse(f"the run's folder cannot be used: {error}", ExitCode.USAGE)
+            refuse(f"the run directory cannot be used: {error}", ExitCode.USAGE)
         if code == INTERRUPTED:
             raise typer.Exit(code)
-        again = range(planned.replay.first_step, planned.replay.last_step + 1)
-        replayed = {step: line for step, line in figures_of(planned.folder).items() if step in again}
-        verdict = Verdict(
-            comparison=compare(figures_of(planned.recorded), replayed),
-            asked=len(again),
+        steps_to_compare = range(replay_plan.replay.first_step, replay_plan.replay.last_step + 1)
+        replayed = {step: line for step, line in figures_of(replay_plan.folder).items() if step in steps_to_compare}
+        outcome = Verdict(
+            comparison=compare(figures_of(replay_plan.recorded), replayed),
+            asked=len(steps_to_compare),
             tolerance=tolerance,
-            changed=planned.changed,
-            weights=same_weights(planned) if code == 0 else None,
-            threads=(threads_of(planned.recorded), threads_of(planned.folder)),
+            changed=replay_plan.changed,
+            weights=same_weights(replay_plan) if code == 0 else None,
+            threads=(threads_of(replay_plan.recorded), threads_of(replay_plan.folder)),
         )
-    show(console(), *replay_view(verdict))
-    if code != 0 or not verdict.passed:
+    show(console(), *replay_view(outcome))
+    if code != 0 or not outcome.passed:
         raise typer.Exit(ExitCode.FAILED)

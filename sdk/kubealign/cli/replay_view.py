@@ -1,4 +1,4 @@
-"""What a replay has shown, as lines and a table. Pure."""
+"""Displays the outcome of a replay as lines and a table. Pure."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,14 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class Verdict:
-    """asked: steps that were to be replayed. changed: the job was, so that differences are what is looked
-    for. weights: whether both results are equal byte by byte; None where they are not of the same step.
-    threads: of the recorded run's trainer and of the replay's; None: unknown."""
+    """Outcome of a replay.
+
+    requested_steps: number of steps to be replayed. is_modified: the job was modified, so differences are
+    expected.
+    weights_equal: both results are equal byte by byte; None if they are not of the same step. threads:
+    number of trainer
+    threads of the recorded run and of the replay; None if unknown.
+    """
 
     comparison: Comparison
     asked: int
@@ -31,13 +36,13 @@ class Verdict:
             return False
         if self.changed:
             return True
-        # Figures that are equal bit for bit leave weights that are not unexplained.
+        # Equal metrics with different weights are an unexplained difference.
         unexplained = not self.comparison.differences and self.weights is False
         return self.comparison.beyond(self.tolerance) is None and not unexplained
 
 
 def replay_view(verdict: Verdict) -> list[RenderableType]:
-    """The verdict first; then, of a changed job, what became different."""
+    """Return the outcome first, then the differences of a modified or failed replay."""
     comparison = verdict.comparison
     lines: list[RenderableType] = [Text(_headline(verdict), style="bold" if verdict.passed else "bold red")]
     if comparison.steps < verdict.asked:
@@ -48,7 +53,7 @@ def replay_view(verdict: Verdict) -> list[RenderableType]:
         )
     before, now = verdict.threads
     if comparison.differences and None not in (before, now) and before != now:
-        lines.append(Text(f"the trainer computed with {before} threads then, with {now} now", style="yellow"))
+        lines.append(Text(f"the trainer used {before} threads in the recorded run, and {now} now", style="yellow"))
     if comparison.differences and (verdict.changed or not verdict.passed):
         lines.append(_table(comparison, verdict.tolerance))
     return lines
@@ -56,7 +61,7 @@ def replay_view(verdict: Verdict) -> list[RenderableType]:
 
 def _headline(verdict: Verdict) -> str:
     comparison = verdict.comparison
-    compared = f"{comparison.figures} figures of {comparison.steps} steps"
+    compared = f"{comparison.figures} metrics of {comparison.steps} steps"
     if not comparison.differences:
         return f"{compared}: equal bit for bit"
     beyond, largest = comparison.beyond(verdict.tolerance), comparison.largest
@@ -73,19 +78,19 @@ def _headline(verdict: Verdict) -> str:
 
 
 def _table(comparison: Comparison, tolerance: float) -> Table:
-    """Those of the first step that differs, and of the last one."""
+    """Return the differences of the first and of the last differing step."""
     beyond = [each for each in comparison.differences if each.relative > tolerance]
     chosen: list[Difference] = []
     for step in dict.fromkeys((beyond[0].step, beyond[-1].step)) if beyond else ():
-        here = [each for each in beyond if each.step == step]
-        chosen += sorted(here, key=lambda each: -each.relative)[:_SHOWN]
-    made = table(["STEP", "FIGURE", "RECORDED", "REPLAYED", "RELATIVE"], last_folds=False)
+        step_differences = [each for each in beyond if each.step == step]
+        chosen += sorted(step_differences, key=lambda each: -each.relative)[:_SHOWN]
+    result = table(["STEP", "METRIC", "RECORDED", "REPLAYED", "RELATIVE"], last_folds=False)
     for each in chosen:
-        made.add_row(
+        result.add_row(
             str(each.step),
             each.figure,
             f"{each.recorded:.6g}",
             f"{each.replayed:.6g}",
             f"{each.relative:.2g}",
         )
-    return made
+    return result

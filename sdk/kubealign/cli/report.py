@@ -1,4 +1,4 @@
-"""What is wrong with a job's file, on the terminal."""
+"""Prints the errors of a job file to the terminal."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from kubealign.spec.errors import SpecError
 
 
 def show_errors(errors: Iterable[SpecError]) -> None:
-    """One line an error on stderr; colours on a terminal only."""
+    """Print one error per line to stderr; coloured on a terminal only."""
     console = Console(stderr=True)
     for error in errors:
         text = Text(str(error))

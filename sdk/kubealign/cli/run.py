@@ -1,4 +1,4 @@
-"""`kubealign run`: the jobs of a file on this machine."""
+"""`kubealign run`: runs the jobs of a file on this machine."""
 
 import asyncio
 from contextlib import nullcontext
@@ -19,16 +19,16 @@ def run(
     set_: Overrides = [],  # noqa: B006
     runs_dir: Annotated[
         Path,
-        typer.Option("--runs-dir", envvar=RUNS_DIR, help="Where each job has its folder.", metavar="FOLDER"),
+        typer.Option("--runs-dir", envvar=RUNS_DIR, help="Folder with the run directories.", metavar="FOLDER"),
     ] = Path("runs"),
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the processes that would be started; start and write nothing."),
+        typer.Option("--dry-run", help="Print the processes that would be started, without starting or writing anything."),
     ] = False,
     fresh: Annotated[
         bool,
         typer.Option(
-            "--fresh", help="Delete earlier runs of these jobs, with their results, and start again."
+            "--fresh", help="Delete earlier runs of these jobs, including their results, and start again."
         ),
     ] = False,
     page: Annotated[
@@ -36,15 +36,15 @@ def run(
         typer.Option(
             "--dashboard/--no-dashboard",
             envvar="KUBEALIGN_RUN_DASHBOARD",
-            help="Serve the dashboard of these runs meanwhile, and print its address.",
+            help="Serve the dashboard of these runs while they run, and print its address.",
         ),
     ] = True,
 ) -> None:
-    """Run a file's jobs on this machine, each after those that it depends on.
+    """Run a file's jobs on this machine, in the order of their dependencies.
 
-    Ctrl-C stops in good order; the same command goes on from there.
+    Ctrl-C stops gracefully; the same command resumes from the last checkpoint.
     """
-    # Imported here, as in every command: the others do not wait for what this one needs.
+    # Imported here, as in every command, so that other commands start faster.
     from rich.console import Console
 
     from kubealign.local.admission import has_succeeded
@@ -67,5 +67,5 @@ def run(
             beside = partial(dashboard, runs_dir, display.say) if page else nullcontext
             code = asyncio.run(run_jobs(jobs, runs_dir, fresh, display, beside=beside))
         except OSError as error:
-            refuse(f"the run's folder cannot be used: {error}")
+            refuse(f"the run directory cannot be used: {error}")
     raise typer.Exit(code)

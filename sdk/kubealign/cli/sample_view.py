@@ -1,4 +1,4 @@
-"""One sample, to be read. Pure."""
+"""Displays one sample. Pure."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,7 +10,7 @@ from kubealign.read_model import Sample
 
 
 def sample_view(sample: Sample) -> RenderableType:
-    """What it is, the prompt, the response, and the rewards by source where there are several."""
+    """Return step and reward, prompt and response, and the rewards by source if there are several."""
     head = Text.assemble((f"step {sample.step}", "bold"))
     if sample.reward is not None:
         head.append("  reward ", style="dim").append(number(sample.reward), style=_color(sample.reward))
@@ -18,7 +18,7 @@ def sample_view(sample: Sample) -> RenderableType:
     if sample.purpose not in ("", "train"):
         head.append(f"  {safe(sample.purpose)}", style="cyan")
     if sample.truncated:
-        head.append("  cut off at maxTokens", style="yellow")
+        head.append("  truncated at maxTokens", style="yellow")
     if len(sample.rewards) > 1:
         for name, value in sample.rewards.items():
             head.append(f"  {safe(name)} ", style="dim").append(number(value))

@@ -1,4 +1,4 @@
-"""`kubealign samples`: what the model says."""
+"""`kubealign samples`: shows responses of the policy."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,27 +18,27 @@ async def samples(
     here: Here,
     job: JobName,
     step: Annotated[
-        int | None, typer.Option("--step", min=0, help="Of this step alone.", show_default=False)
+        int | None, typer.Option("--step", min=0, help="Only samples of this step.", show_default=False)
     ] = None,
-    count: Annotated[int, typer.Option("--count", "-c", min=1, max=1000, help="At most so many.")] = 5,
+    count: Annotated[int, typer.Option("--count", "-c", min=1, max=1000, help="Largest number of samples.")] = 5,
     output: Annotated[
-        RowFormat, typer.Option("--output", "-o", help="How they are shown.")
+        RowFormat, typer.Option("--output", "-o", help="Output format.")
     ] = RowFormat.TABLE,
 ) -> None:
     """Show a job's newest samples: prompt, response, rewards, weight version."""
     from kubealign.cli.sample_view import sample_view
 
-    found = await here.site.samples(await here.ref(job), count=count, step=step, newest=True)
+    newest_samples = await here.site.samples(await here.ref(job), count=count, step=step, newest=True)
     if output is RowFormat.JSON:
-        typer.echo(as_json([_document(sample) for sample in reversed(found)]))
-    elif found:
-        show(here.console, *(sample_view(sample) for sample in reversed(found)))
+        typer.echo(as_json([_document(sample) for sample in reversed(newest_samples)]))
+    elif newest_samples:
+        show(here.console, *(sample_view(sample) for sample in reversed(newest_samples)))
     else:
         typer.echo(f"No samples of {job}" + (f" at step {step}." if step is not None else " yet."), err=True)
 
 
 def _document(sample: "Sample") -> dict[str, Any]:
-    """As the REST API has it."""
+    """Return the sample in the form of the REST API."""
     from dataclasses import asdict
 
     from pydantic.alias_generators import to_camel

@@ -1,4 +1,4 @@
-"""`kubealign submit`: the jobs of a file, handed in to run elsewhere than in this command."""
+"""`kubealign submit`: submits the jobs of a file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,40 +21,40 @@ async def submit(
     param: Parameters = [],  # noqa: B006 (typer copies it)
     set_: Overrides = [],  # noqa: B006
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Have the site check the jobs; nothing is stored or started.")
+        bool, typer.Option("--dry-run", help="Validate the jobs at their target; nothing is stored or started.")
     ] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Hand in a file's jobs, and return. They run on the cluster, or on this machine in the background.
+    """Submit a file's jobs and return. They run on the cluster, or on this machine in the background.
 
-    A job that builds on another one waits for it.
+    A job that depends on another one waits for it.
     """
     from kubealign.spec.dependencies import order
     from kubealign.spec.load import load_jobs
 
     jobs = order(load_jobs(file, parameters(param), set_), finished=lambda name: True)
-    made = [
+    records = [
         await here.site.create(_document(job, here.where.namespace, here.namespace), dry_run=dry_run)
         for job in jobs
     ]
     if output in (Format.TABLE, Format.WIDE):
-        for record in made:
+        for record in records:
             typer.echo(
                 f"{record.name}: {'valid' if dry_run else 'submitted'}" + (" (dry run)" if dry_run else "")
             )
-    elif len(made) == 1:
-        print_document(made[0], output)
+    elif len(records) == 1:
+        print_document(records[0], output)
     else:
-        print_list(made, output)
+        print_list(records, output)
 
 
 def _document(job: "AlignmentJob", asked: str | None, default: str) -> dict[str, Any]:
-    """The job as a document in its namespace; -n and the file must not contradict each other."""
+    """Return the job's document with its namespace. Exits if -n and the file name different namespaces."""
     from kubealign.client.handing_in import document_of
 
     document = document_of(job)
     own = document["metadata"].get("namespace")
     if own is not None and asked is not None and own != asked:
-        refuse(f"{job.name} is of namespace {own} by its file, and -n says {asked}: drop one", ExitCode.USAGE)
+        refuse(f"{job.name} has namespace {own} in its file, and -n is {asked}: remove one", ExitCode.USAGE)
     document["metadata"]["namespace"] = own or asked or default
     return document

@@ -1,4 +1,4 @@
-"""Where commands write to: in colour and folded on a terminal, whole lines without colour elsewhere."""
+"""Console output: coloured and wrapped on a terminal, plain full lines otherwise."""
 
 import os
 import re
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _ANY_WIDTH = 10_000
-# C0 but for tab and newline, delete, and C1: what a terminal would obey.
+# C0 except tab and newline, delete, and C1: control characters interpreted by terminals.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # The convention of no-color.org.
 _NO_COLOR = "NO_COLOR"
@@ -20,7 +20,7 @@ _PLAIN: ContextVar[bool] = ContextVar("plain", default=False)
 
 @contextmanager
 def without_color(wanted: bool) -> Iterator[None]:
-    """Nothing that is written within has a style, if this is wanted."""
+    """Disable styles of all output within the context, if `enabled`."""
     token = _PLAIN.set(wanted)
     try:
         yield
@@ -29,18 +29,18 @@ def without_color(wanted: bool) -> Iterator[None]:
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """Of stdout or stderr. The environment's NO_COLOR takes every style away, as --no-color does."""
+    """Return the console of stdout or stderr. NO_COLOR and --no-color disable all styles."""
     from rich.console import Console
 
-    plain = _PLAIN.get() or bool(os.environ.get(_NO_COLOR))
-    made = Console(stderr=stderr, color_system=None if plain else "auto", highlight=False, emoji=False)
-    if not made.is_terminal:
-        made.width = _ANY_WIDTH
-    return made
+    no_style = _PLAIN.get() or bool(os.environ.get(_NO_COLOR))
+    result = Console(stderr=stderr, color_system=None if no_style else "auto", highlight=False, emoji=False)
+    if not result.is_terminal:
+        result.width = _ANY_WIDTH
+    return result
 
 
 def show(target: "Console", *renderables: "RenderableType") -> None:
-    """Print; elsewhere than on a terminal without the blanks that fill up a column."""
+    """Print renderables; outside of a terminal, without the padding of columns."""
     if target.is_terminal:
         target.print(*renderables, sep="\n", markup=False)
         return
@@ -51,5 +51,5 @@ def show(target: "Console", *renderables: "RenderableType") -> None:
 
 
 def safe(text: str) -> str:
-    """Text that others have written, such that a terminal shows it and obeys none of it."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    """Escape terminal control characters in foreign text."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -1,4 +1,4 @@
-"""`kubealign top`: a running job, live."""
+"""`kubealign top`: live view of a running job."""
 
 import asyncio
 import contextlib
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 async def top(
     here: Here,
     job: JobName,
-    once: Annotated[bool, typer.Option("--once", help="One picture, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the state once and exit.")] = False,
     every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.2, max=3600, help="Between two looks.")
+        float, typer.Option("--every", metavar="SECONDS", min=0.2, max=3600, help="Update interval.")
     ] = 2.0,
 ) -> None:
-    """Show a job's processes, throughput, queue and staleness, live until it ends.
+    """Show a job's processes, throughput, queue and staleness, updated until the job ends.
 
-    Where stdout is no terminal: a line for each step.
+    If stdout is not a terminal, print one line per step.
     """
     from kubealign.cli.top_picture import Picture, picture
 
     ref = await here.ref(job)
-    seen = Picture()
-    await seen.look(here.site, ref)
+    state = Picture()
+    await state.look(here.site, ref)
     if once:
-        show(here.console, picture(seen))
+        show(here.console, picture(state))
     elif here.console.is_terminal and not here.console.is_dumb_terminal:
-        await _live(here, ref, seen, every)
+        await _live(here, ref, state, every)
     else:
-        await _lines(here, ref, seen, every)
+        await _lines(here, ref, state, every)
 
 
 async def _live(here: Here, ref: "JobRef", seen: "Picture", every: float) -> None:
@@ -58,21 +58,24 @@ async def _live(here: Here, ref: "JobRef", seen: "Picture", every: float) -> Non
 async def _lines(here: Here, ref: "JobRef", seen: "Picture", every: float) -> None:
     from kubealign.cli.top_picture import line
 
-    said = line(seen)
-    typer.echo(said)
+    last_line = line(seen)
+    typer.echo(last_line)
     async with _phase_changes(here, ref) as changed:
         while not seen.over:
             await _pause(changed, every)
             await seen.look(here.site, ref)
-            now = line(seen)
-            if now != said:
-                typer.echo(now)
-            said = now
+            current_line = line(seen)
+            if current_line != last_line:
+                typer.echo(current_line)
+            last_line = current_line
 
 
 @contextlib.asynccontextmanager
 async def _phase_changes(here: Here, ref: "JobRef") -> AsyncIterator[asyncio.Event]:
-    """Set when the job has changed its phase, or is gone. Figures have no such sign: they are looked for."""
+    """Yield an event that is set when the job's phase changes or the job is deleted.
+
+    Metrics trigger no event and are polled.
+    """
     changed = asyncio.Event()
 
     async def follow() -> None:
@@ -88,7 +91,7 @@ async def _phase_changes(here: Here, ref: "JobRef") -> AsyncIterator[asyncio.Eve
         yield changed
     finally:
         task.cancel()
-        # How a watch ends matters to nobody: whoever looks next is told the same.
+        # The outcome of the watch is ignored: the next refresh raises the same error.
         await asyncio.wait([task])
 
 

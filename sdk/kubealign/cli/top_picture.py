@@ -1,4 +1,4 @@
-"""What `kubealign top` knows of a job at one moment, and how it looks."""
+"""State and rendering of `kubealign top`."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from kubealign.spec.status import JobPhase
 _RECENT_STEPS = 20
 _PAGE = 1000
 _BAR = 20
-#: (label, metric): the last step's, in this order.
+#: (label, metric) of the last step, in display order.
 _THROUGHPUT = (
     ("tokens/s", "tokens_per_second"),
-    ("tokens a step", "batch/tokens"),
+    ("tokens/step", "batch/tokens"),
     ("sequences", "batch/sequences"),
     ("response length", "response/length"),
 )
@@ -35,23 +35,23 @@ _QUEUE = (
     ("discarded groups", "data/discarded_groups"),
     ("given-up prompts", "data/given_up_prompts"),
 )
-#: Said once there is one.
+#: Only shown if not zero.
 _ONLY_WHERE_ANY = ("data/discarded_groups", "data/given_up_prompts")
 
 
 @dataclass
 class Picture:
-    """Filled by `look`. The steps that are there are read once."""
+    """State of a job, filled by `refresh`. Each step is read once."""
 
     record: JobRecord = field(default_factory=lambda: JobRecord({}))
     processes: Sequence[ProcessRecord] = ()
     recent: deque[StepMetrics] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
-    #: Why there are no figures; empty where there are.
+    #: Error that prevents reading metrics; empty if there is none.
     figures_away: str = ""
     _after: str = BEGINNING
 
     async def look(self, site: Site, ref: JobRef) -> None:
-        """Read all again. Raises JobNotFound; a job without figures is shown without them."""
+        """Read everything again. Raises JobNotFound; without metrics, the rest is shown."""
         from kubealign.client.errors import Forbidden, Unauthenticated, Unavailable
 
         self.record = await site.get(ref)
@@ -59,7 +59,7 @@ class Picture:
         try:
             while True:
                 page = await site.metrics(ref, self._after, _PAGE)
-                # What is measured beside a step is no step.
+                # Validation entries are not steps.
                 self.recent.extend(m for m in page if "seconds/step" in m.values)
                 self._after = page[-1].entry if page else self._after
                 if len(page) < _PAGE:
@@ -74,13 +74,13 @@ class Picture:
 
 
 def picture(seen: Picture) -> RenderableType:
-    """The whole, from top to bottom."""
+    """Render the state from top to bottom."""
     parts: list[RenderableType] = [_head(seen)]
     message = seen.record.status.message
     if message:
         parts.append(Text(safe(message), style="dim"))
     if seen.figures_away:
-        parts.append(Text(f"no figures: {safe(seen.figures_away)}", style="yellow"))
+        parts.append(Text(f"no metrics: {safe(seen.figures_away)}", style="yellow"))
     if seen.recent:
         parts += [_line("throughput", seen, _THROUGHPUT), _times(seen.recent[-1])]
         if any(name in seen.recent[-1].values for _, name in _QUEUE):
@@ -91,12 +91,12 @@ def picture(seen: Picture) -> RenderableType:
 
 
 def line(seen: Picture) -> str:
-    """The last step in one line; before the first one, what the job waits for."""
+    """Return the last step as one line; before the first step, what the job waits for."""
     record = seen.record
     if seen.recent and not seen.over:
         return f"{record.name}: {step_line(seen.recent[-1], record.status.max_steps or 0)}"
     message = f": {safe(record.status.message)}" if record.status.message else ""
-    return f"{record.name}: {record.phase or 'not looked at yet'} {steps(record)}{message}"
+    return f"{record.name}: {record.phase or 'not reconciled yet'} {steps(record)}{message}"
 
 
 def _head(seen: Picture) -> Text:
@@ -123,7 +123,7 @@ def _bar(share: float) -> Text:
 
 
 def _left(seen: Picture) -> float | None:
-    """Seconds until the last step, by the mean time of the last ones."""
+    """Return the estimated remaining seconds, by the mean time of the last steps."""
     status = seen.record.status
     times = [metrics.values["seconds/step"] for metrics in seen.recent]
     if not times or not status.max_steps or status.step is None or status.phase is not JobPhase.RUNNING:
@@ -132,12 +132,12 @@ def _left(seen: Picture) -> float | None:
 
 
 def _line(title: str, seen: Picture, figures: Sequence[tuple[str, str]]) -> Text:
-    made = Text.assemble((f"{title:<11}", "dim"))
+    result = Text.assemble((f"{title:<11}", "dim"))
     for label, name in figures:
-        held = seen.recent[-1].values.get(name)
-        if held is not None and (held or name not in _ONLY_WHERE_ANY):
-            made.append(f"{label} ", style="dim").append(f"{_shown(float(held))}   ")
-    return made
+        value = seen.recent[-1].values.get(name)
+        if value is not None and (value or name not in _ONLY_WHERE_ANY):
+            result.append(f"{label} ", style="dim").append(f"{_shown(float(value))}   ")
+    return result
 
 
 def _shown(value: float) -> str:
@@ -147,10 +147,10 @@ def _shown(value: float) -> str:
 
 
 def _times(metrics: StepMetrics) -> Text:
-    made = Text.assemble(
-        (f"{'a step':<11}", "dim"), (f"{seconds(metrics.values['seconds/step'])}   ", "bold")
+    result = Text.assemble(
+        (f"{'step time':<11}", "dim"), (f"{seconds(metrics.values['seconds/step'])}   ", "bold")
     )
     for label, name in TIMES:
         if metrics.values.get(name):
-            made.append(f"{label} ", style="dim").append(f"{seconds(metrics.values[name])}   ")
-    return made
+            result.append(f"{label} ", style="dim").append(f"{seconds(metrics.values[name])}   ")
+    return result

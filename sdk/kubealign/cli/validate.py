@@ -1,4 +1,4 @@
-"""`kubealign validate`: is it a job that would be accepted?"""
+"""`kubealign validate`: validates job files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ def validate(
     param: Parameters = [],  # noqa: B006 (typer copies it)
     set_: Overrides = [],  # noqa: B006
 ) -> None:
-    """Check job files: every error of every file at once, each with its line and the remedy."""
+    """Validate job files: list every error of every file, each with its line and the remedy."""
     from kubealign.cli.report import show_errors
     from kubealign.spec.load import load_files
 

@@ -1,7 +1,8 @@
-"""Which jobs a command is about: those of this machine, or those of a cluster.
+"""Target of a command: the jobs of this machine, or those of a cluster.
 
-The rule: --runs-dir FOLDER or --local means this machine; --kubeconfig or --context a cluster. Without any of
-them KUBEALIGN_RUNS_DIR decides: where it is set, this machine with that folder, else the cluster.
+The rule: --runs-dir FOLDER or --local selects this machine; --kubeconfig or --context selects a cluster.
+Without any
+of them, KUBEALIGN_RUNS_DIR decides: if it is set, this machine with that folder, else the cluster.
 """
 
 import os
@@ -23,7 +24,7 @@ _ELSEWHERE = "for jobs of this machine, add --local or --runs-dir FOLDER"
 
 @dataclass(frozen=True)
 class Where:
-    """What the command line says of it."""
+    """Target options of the command line."""
 
     local: bool = False
     runs_dir: Path | None = None
@@ -34,41 +35,43 @@ class Where:
 
     @property
     def folder(self) -> Path | None:
-        """With the runs of this machine; None: a cluster is meant. Raises typer.BadParameter for both."""
-        here = self.local or self.runs_dir is not None
-        there = self.kubeconfig is not None or self.context is not None
-        if here and there:
+        """Folder with the runs of this machine; None for a cluster. Raises typer.BadParameter if both are
+        selected.
+        """
+        is_local = self.local or self.runs_dir is not None
+        is_cluster = self.kubeconfig is not None or self.context is not None
+        if is_local and is_cluster:
             raise typer.BadParameter(
-                "--local and --runs-dir mean this machine, --kubeconfig and --context a cluster: drop one"
+                "--local and --runs-dir select this machine, --kubeconfig and --context a cluster: remove one"
             )
-        if here:
+        if is_local:
             return self.runs_dir or Path(os.environ.get(RUNS_DIR) or _RUNS)
-        held = os.environ.get(RUNS_DIR)
-        return Path(held) if held and not there else None
+        configured = os.environ.get(RUNS_DIR)
+        return Path(configured) if configured and not is_cluster else None
 
 
 @asynccontextmanager
 async def site_of(where: Where) -> AsyncIterator["Site"]:
-    """Raises KubealignError where there is none."""
+    """Open the backend of a target. Raises KubealignError if it is unavailable."""
     from kubealign.client.errors import Unavailable
 
     folder = where.folder
     if folder is not None:
         from kubealign.client.local_site import LocalSite
 
-        here = LocalSite(folder.absolute())
+        local_backend = LocalSite(folder.absolute())
         try:
-            yield here
+            yield local_backend
         finally:
-            await here.close()
+            await local_backend.close()
         return
     from kubealign.client.cluster_opening import open_cluster
 
     try:
-        there = await open_cluster(where.kubeconfig, where.context, where.namespace, where.dashboard)
+        cluster_backend = await open_cluster(where.kubeconfig, where.context, where.namespace, where.dashboard)
     except Unavailable as error:
         raise Unavailable(f"{error}; {_ELSEWHERE}") from error
     try:
-        yield there
+        yield cluster_backend
     finally:
-        await there.close()
+        await cluster_backend.close()

@@ -1,1 +1,1 @@
-"""Talking to what runs jobs: a cluster, or this machine."""
+"""Client of jobs on a cluster or on this machine."""

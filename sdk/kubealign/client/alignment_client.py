@@ -1,4 +1,4 @@
-"""The client for scripts and notebooks."""
+"""Synchronous client for scripts and notebooks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,16 +25,20 @@ Jobs: TypeAlias = list[Job]
 
 
 class AlignmentClient:
-    """Jobs of a cluster or of this machine.
+    """Client of the jobs of a cluster or of this machine.
 
-    `AlignmentClient.cluster()` and `.local()` say which. Without either it is this machine where
-    KUBEALIGN_RUNS_DIR is set, else the cluster. `close`, or `with`, lets go of it; jobs go on. `namespace` is
-    the site's own where it is left out.
+    `AlignmentClient.cluster()` and `.local()` select the backend. Without either, the backend is this
+    machine if
+    KUBEALIGN_RUNS_DIR is set, else the cluster. `close`, or `with`, releases the connections; jobs
+    continue to run. `namespace`, where omitted, is the default namespace of the
+    backend.
 
-    It works in a thread of its own, so it may be used where an event loop runs already, as in a notebook. It
-    does not survive a fork: make one in each process.
+    The client runs an event loop in a thread of its own, so it can be used where an event loop is already
+    running, as in
+    a notebook. It does not survive a fork: create one in each process.
 
-    Everything raises a KubealignError (kubealign.errors) that says what to do."""
+    Every method raises a KubealignError (kubealign.errors) whose message states the remedy.
+    """
 
     def __init__(self, site: "Site | None" = None) -> None:
         self._start(AsyncAlignmentClient(site))
@@ -48,17 +52,22 @@ class AlignmentClient:
         dashboard: str | None = None,
         token: str | None = None,
     ) -> "AlignmentClient":
-        """A cluster, as kubectl finds it: by kubeconfig, or in a pod by its service account.
+        """Create a client of a cluster, located in the same way as by kubectl.
 
-        `dashboard`: the address of the cluster's dashboard, which has figures and samples; None: it is found
-        through the API server. `token`: for the dashboard, where the kubeconfig has none.
+        Args:
+            dashboard: Address of the cluster's dashboard, which serves metrics and samples; None finds it
+                through the
+                API server.
+            token: Token for the dashboard, if the kubeconfig has none.
 
-        Raises Unavailable where there is no cluster to talk to."""
+        Raises:
+            Unavailable: No cluster was found.
+        """
         return cls._of(AsyncAlignmentClient.cluster(kubeconfig, context, namespace, dashboard, token))
 
     @classmethod
     def local(cls, runs_dir: Path | str = "runs") -> "AlignmentClient":
-        """This machine. Each job has a folder in `runs_dir`."""
+        """Create a client of this machine. Each job has a run directory in `runs_dir`."""
         return cls._of(AsyncAlignmentClient.local(runs_dir))
 
     @overload
@@ -70,23 +79,32 @@ class AlignmentClient:
     def submit(
         self, job: Document | Text | Sequence[Document | Text], *, dry_run: bool = False
     ) -> Job | Jobs:
-        """Hand in a job: an AlignmentJob, a dict, a YAML text, or a file's path. Several at once (a list, or
-        a text or file with several documents) are handed in in the order of their dependencies, and come
-        back as a list. `dry_run`: only check.
+        """Submit one or several jobs.
 
-        Raises JobInvalid, place by place, and JobExists."""
+        Several jobs (a list, or a text or file with several documents) are submitted in the order of their
+        dependencies
+        and returned as a list.
+
+        Args:
+            job: An AlignmentJob, a dict, a YAML text, or the path of a file.
+            dry_run: Validate only.
+
+        Raises:
+            JobInvalid: With an error per invalid field.
+            JobExists: A job of this name already exists.
+        """
         submitted = self._loop.call(self._client.submit(job, dry_run=dry_run))
         if isinstance(submitted, AsyncJob):
             return self._job(submitted)
-        return [self._job(one) for one in submitted]
+        return [self._job(async_job) for async_job in submitted]
 
     def submit_all(self, jobs: Document | Text | Sequence[Document | Text], *, dry_run: bool = False) -> Jobs:
-        """`submit`, with a list whatever is handed in."""
+        """Like `submit`, but always return a list."""
         submitted = self._loop.call(self._client.submit_all(jobs, dry_run=dry_run))
-        return [self._job(one) for one in submitted]
+        return [self._job(async_job) for async_job in submitted]
 
     def get(self, name: str, namespace: str | None = None) -> Job:
-        """Raises JobNotFound."""
+        """Return a job. Raises JobNotFound."""
         return self._job(self._loop.call(self._client.get(name, namespace)))
 
     def list(
@@ -101,9 +119,14 @@ class AlignmentClient:
         sort: str = "-created",
         limit: int | None = None,
     ) -> Jobs:
-        """All jobs that match, or the first `limit` of them. `label_selector` is as kubectl's -l, `search` a
-        part of the name, `sort` one of name, created, phase, step and reward, the greatest first with a -."""
-        found = self._loop.call(
+        """Return all matching jobs, or the first `limit` of them.
+
+        Args:
+            label_selector: Label selector in kubectl's -l syntax.
+            search: Part of the name.
+            sort: One of name, created, phase, step and reward; a leading - sorts in descending order.
+        """
+        jobs = self._loop.call(
             self._client.list(
                 namespace,
                 all_namespaces=all_namespaces,
@@ -115,10 +138,10 @@ class AlignmentClient:
                 limit=limit,
             )
         )
-        return [self._job(one) for one in found]
+        return [self._job(async_job) for async_job in jobs]
 
     def changes(self, name: str, namespace: str | None = None) -> Iterator[Job]:
-        """The job as it is now, then after each change. Ends when it is gone."""
+        """Yield the job as it is now, then after each change. Ends when the job is deleted."""
         for job in self._loop.iterate(self._client.changes(name, namespace)):
             yield self._job(job)
 
@@ -130,18 +153,25 @@ class AlignmentClient:
         until: str = JobPhase.SUCCEEDED,
         namespace: str | None = None,
     ) -> Job:
-        """Return once the job is in the phase `until`, or past it. `timeout`: in seconds, None for ever;
-        `on_change` is called with the job as it is now, and after each change.
+        """Return once the job is in the phase `until`, or past it.
 
-        Raises JobFailed with the job's cause, WaitTimeout saying what the job waits for, JobNotFound when it
-        is deleted meanwhile, and Conflict where it is over and never was there."""
+        Args:
+            timeout: Seconds; None waits forever.
+            on_change: Called with the job as it is now, and after each change.
+
+        Raises:
+            JobFailed: With the job's cause.
+            WaitTimeout: States what the job is waiting for.
+            JobNotFound: The job was deleted in the meantime.
+            Conflict: The job has finished and can no longer reach the phase.
+        """
         phase = wanted_phase(until)
         last: Job | None = None
         changes = self._loop.iterate(self._client.changes(name, namespace), timeout)
         try:
             for changed in changes:
                 last = self._job(changed)
-                # Called here, not in the client's thread: it may use the client.
+                # Called in the caller's thread, not in the client's: the callback may use the client.
                 if on_change is not None:
                     on_change(last)
                 if reached(last.record, phase):
@@ -163,57 +193,71 @@ class AlignmentClient:
         tail: int | None = None,
         namespace: str | None = None,
     ) -> Iterator[LogLine]:
-        """Lines of one process (trainer-0), of all of a role (rollout), or of all. `follow`: until the job is
-        over, also of processes that are not there yet. `tail`: only the last lines of each at first."""
+        """Yield log lines of one process (trainer-0), of all processes of a role (rollout), or of all
+        processes.
+
+        Args:
+            follow: Continue until the job has finished, including processes that start later.
+            tail: Start with this many last lines of each process.
+        """
         return self._loop.iterate(self._client.logs(name, role, process, follow, tail, namespace))
 
     def metrics(self, name: str, namespace: str | None = None) -> MetricsTable:
-        """What was measured, a row a step."""
+        """Return the metrics of the job, one row per step."""
         return self._loop.call(self._client.metrics(name, namespace))
 
     def samples(
         self, name: str, step: int | None = None, count: int = 8, namespace: str | None = None
     ) -> Sequence[Sample]:
-        """The last `count` responses of the policy, of one step where `step` says so; newest first."""
+        """Return the last `count` responses of the policy, newest first; only those of `step` if given."""
         return self._loop.call(self._client.samples(name, step, count, namespace))
 
     def events(self, name: str, namespace: str | None = None) -> Sequence[JobEvent]:
-        """What happened to the job, oldest first."""
+        """Return the events of the job, oldest first."""
         return self._loop.call(self._client.events(name, namespace))
 
     def processes(self, name: str, namespace: str | None = None) -> Sequence[ProcessRecord]:
-        """The job's processes, and what each says of itself."""
+        """Return the processes of the job, with their heartbeats."""
         return self._loop.call(self._client.processes(name, namespace))
 
     def scale(self, name: str, replicas: int, namespace: str | None = None) -> Job:
-        """Have this many rollout workers. Raises NotPossible for a job without any."""
+        """Set the number of rollout workers. Raises NotPossible for a job without rollout workers."""
         return self._job(self._loop.call(self._client.scale(name, replicas, namespace)))
 
     def suspend(self, name: str, namespace: str | None = None) -> Job:
-        """Have the job save and give everything back. It is Suspending until it has."""
+        """Suspend the job: it saves a checkpoint and releases its resources, and is Suspending until then."""
         return self._job(self._loop.call(self._client.suspend(name, namespace)))
 
     def resume(self, name: str, namespace: str | None = None) -> Job:
-        """Have a suspended job go on from its last commit."""
+        """Resume a suspended job from its last checkpoint."""
         return self._job(self._loop.call(self._client.resume(name, namespace)))
 
     def patch(self, name: str, patch: Mapping[str, Any], namespace: str | None = None) -> Job:
-        """Change what may be changed, by a JSON merge patch. Raises JobInvalid, Conflict."""
+        """Change mutable fields of the job by a JSON merge patch. Raises JobInvalid, Conflict."""
         return self._job(self._loop.call(self._client.patch(name, patch, namespace)))
 
     def delete(self, name: str, namespace: str | None = None) -> None:
-        """With all that it owns. In a cluster its volumes stay; on this machine its result goes too."""
+        """Delete the job and everything that it owns.
+
+        In a cluster the job's volumes are kept; a local job's result is deleted too.
+        """
         self._loop.call(self._client.delete(name, namespace))
 
     def result(self, name: str, into: Path | str | None = None, namespace: str | None = None) -> Path:
-        """A folder on this machine with the result, as Hugging Face has them. `into`: where to put it, if it
-        must be fetched. Raises NotPossible as long as there is none."""
+        """Return a folder on this machine with the result, in Hugging Face layout.
+
+        Args:
+            into: Target folder if the result must be downloaded.
+
+        Raises:
+            NotPossible: The job has no result yet.
+        """
         return self._loop.call(self._client.result(name, into, namespace))
 
     def load_result(
         self, name: str, into: Path | str | None = None, namespace: str | None = None, **arguments: Any
     ) -> Result:
-        """The result's model and tokenizer. `arguments` go to the model's from_pretrained."""
+        """Load the result's model and tokenizer. `arguments` are passed to the model's from_pretrained."""
         return self._loop.call(self._client.load_result(name, into, namespace, **arguments))
 
     def close(self) -> None:
@@ -233,9 +277,9 @@ class AlignmentClient:
 
     @classmethod
     def _of(cls, client: AsyncAlignmentClient) -> "AlignmentClient":
-        made = cls.__new__(cls)
-        made._start(client)
-        return made
+        instance = cls.__new__(cls)
+        instance._start(client)
+        return instance
 
     def _start(self, client: AsyncAlignmentClient) -> None:
         self._client = client

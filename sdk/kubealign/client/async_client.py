@@ -1,4 +1,4 @@
-"""The client for programs that use asyncio. AlignmentClient has the same methods for those that do not."""
+"""Client for asyncio programs. AlignmentClient has the same methods for synchronous programs."""
 
 import asyncio
 import inspect
@@ -32,13 +32,16 @@ OnChange: TypeAlias = Callable[[AsyncJob], Awaitable[object] | object]
 
 
 class AsyncAlignmentClient:
-    """Jobs of a cluster or of this machine.
+    """Client of the jobs of a cluster or of this machine.
 
-    `AsyncAlignmentClient.cluster()` and `.local()` say which. Without either it is this machine where
-    KUBEALIGN_RUNS_DIR is set, else the cluster. The site is opened when it is first used; `close`, or
-    `async with`, ends it. `namespace` is the site's own where it is left out.
+    `AsyncAlignmentClient.cluster()` and `.local()` select the backend. Without either, the backend is this
+    machine if
+    KUBEALIGN_RUNS_DIR is set, else the cluster. The backend is opened on first use; `close`, or `async
+    with`, closes it. `namespace`, where omitted, is the default namespace of the
+    backend.
 
-    Everything raises a KubealignError (kubealign.errors) that says what to do."""
+    Every method raises a KubealignError (kubealign.errors) whose message states the remedy.
+    """
 
     def __init__(self, site: "Site | None" = None) -> None:
         self._site = site
@@ -54,29 +57,33 @@ class AsyncAlignmentClient:
         dashboard: str | None = None,
         token: str | None = None,
     ) -> "AsyncAlignmentClient":
-        """A cluster, as kubectl finds it: by kubeconfig, or in a pod by its service account.
+        """Create a client of a cluster, located in the same way as by kubectl.
 
-        `dashboard`: the address of the cluster's dashboard, which has figures and samples; None: it is found
-        through the API server. `token`: for the dashboard, where the kubeconfig has none."""
+        Args:
+            dashboard: Address of the cluster's dashboard, which serves metrics and samples; None finds it
+                through the
+                API server.
+            token: Token for the dashboard, if the kubeconfig has none.
+        """
 
-        async def opened() -> "Site":
+        async def open_backend() -> "Site":
             from kubealign.client.cluster_opening import open_cluster
 
             return await open_cluster(kubeconfig, context, namespace, dashboard, token)
 
         client = cls()
-        client._open = opened
+        client._open = open_backend
         return client
 
     @classmethod
     def local(cls, runs_dir: Path | str = "runs") -> "AsyncAlignmentClient":
-        """This machine. Each job has a folder in `runs_dir`."""
+        """Create a client of this machine. Each job has a run directory in `runs_dir`."""
         from kubealign.client.local_site import LocalSite
 
         return cls(LocalSite(Path(runs_dir)))
 
     async def site(self) -> "Site":
-        """Where the jobs are, opened. Raises Unavailable where it cannot be reached."""
+        """Return the opened backend. Raises Unavailable if the backend cannot be reached."""
         async with self._opening:
             if self._site is None:
                 self._site = await self._open()
@@ -91,23 +98,32 @@ class AsyncAlignmentClient:
     async def submit(
         self, job: Document | Text | Sequence[Document | Text], *, dry_run: bool = False
     ) -> AsyncJob | Jobs:
-        """Hand in a job: an AlignmentJob, a dict, a YAML text, or a file's path. Several at once (a list, or
-        a text or file with several documents) are handed in in the order of their dependencies, and come
-        back as a list. `dry_run`: only check.
+        """Submit one or several jobs.
 
-        Raises JobInvalid, place by place, and JobExists."""
-        given = handed_in(job)
-        jobs = await self._submit(given.documents, dry_run)
-        return jobs if given.several else jobs[0]
+        Several jobs (a list, or a text or file with several documents) are submitted in the order of their
+        dependencies
+        and returned as a list.
+
+        Args:
+            job: An AlignmentJob, a dict, a YAML text, or the path of a file.
+            dry_run: Validate only.
+
+        Raises:
+            JobInvalid: With an error per invalid field.
+            JobExists: A job of this name already exists.
+        """
+        submission = handed_in(job)
+        jobs = await self._submit(submission.documents, dry_run)
+        return jobs if submission.several else jobs[0]
 
     async def submit_all(
         self, jobs: Document | Text | Sequence[Document | Text], *, dry_run: bool = False
     ) -> Jobs:
-        """`submit`, with a list whatever is handed in."""
+        """Like `submit`, but always return a list."""
         return await self._submit(handed_in(jobs).documents, dry_run)
 
     async def get(self, name: str, namespace: str | None = None) -> AsyncJob:
-        """Raises JobNotFound."""
+        """Return a job. Raises JobNotFound."""
         site = await self.site()
         return AsyncJob(self, await site.get(await self._ref(name, namespace)))
 
@@ -123,10 +139,15 @@ class AsyncAlignmentClient:
         sort: str = "-created",
         limit: int | None = None,
     ) -> Jobs:
-        """All jobs that match, or the first `limit` of them. `label_selector` is as kubectl's -l, `search` a
-        part of the name, `sort` one of name, created, phase, step and reward, the greatest first with a -."""
+        """Return all matching jobs, or the first `limit` of them.
+
+        Args:
+            label_selector: Label selector in kubectl's -l syntax.
+            search: Part of the name.
+            sort: One of name, created, phase, step and reward; a leading - sorts in descending order.
+        """
         site = await self.site()
-        found: Jobs = []
+        matching: Jobs = []
         after = ""
         while True:
             query = ListQuery(
@@ -136,17 +157,17 @@ class AsyncAlignmentClient:
                 phases=frozenset(phases),
                 algorithms=frozenset(algorithms),
                 sort=sort,
-                limit=_PAGE if limit is None else max(1, min(_PAGE, limit - len(found))),
+                limit=_PAGE if limit is None else max(1, min(_PAGE, limit - len(matching))),
                 after=after,
             )
             page = await site.list(query)
-            found += [AsyncJob(self, record) for record in page.jobs]
+            matching += [AsyncJob(self, record) for record in page.jobs]
             after = page.next
-            if not after or (limit is not None and len(found) >= limit):
-                return found if limit is None else found[:limit]
+            if not after or (limit is not None and len(matching) >= limit):
+                return matching if limit is None else matching[:limit]
 
     async def changes(self, name: str, namespace: str | None = None) -> AsyncIterator[AsyncJob]:
-        """The job as it is now, then after each change. Ends when it is gone."""
+        """Yield the job as it is now, then after each change. Ends when the job is deleted."""
         site = await self.site()
         async for record in site.watch(await self._ref(name, namespace)):
             yield AsyncJob(self, record)
@@ -159,11 +180,18 @@ class AsyncAlignmentClient:
         until: str = JobPhase.SUCCEEDED,
         namespace: str | None = None,
     ) -> AsyncJob:
-        """Return once the job is in the phase `until`, or past it. `timeout`: in seconds, None for ever;
-        `on_change` is called with the job as it is now, and after each change.
+        """Return once the job is in the phase `until`, or past it.
 
-        Raises JobFailed with the job's cause, WaitTimeout saying what the job waits for, JobNotFound when it
-        is deleted meanwhile, and Conflict where it is over and never was there."""
+        Args:
+            timeout: Seconds; None waits forever.
+            on_change: Called with the job as it is now, and after each change.
+
+        Raises:
+            JobFailed: With the job's cause.
+            WaitTimeout: States what the job is waiting for.
+            JobNotFound: The job was deleted in the meantime.
+            Conflict: The job has finished and can no longer reach the phase.
+        """
         phase = wanted_phase(until)
         ref = await self._ref(name, namespace)
         last: JobRecord | None = None
@@ -172,9 +200,9 @@ class AsyncAlignmentClient:
                 async for record in (await self.site()).watch(ref):
                     last = record
                     job = AsyncJob(self, record)
-                    told = on_change(job) if on_change is not None else None
-                    if inspect.isawaitable(told):
-                        await told
+                    callback_result = on_change(job) if on_change is not None else None
+                    if inspect.isawaitable(callback_result):
+                        await callback_result
                     if reached(record, phase):
                         return job
         except TimeoutError:
@@ -191,15 +219,20 @@ class AsyncAlignmentClient:
         tail: int | None = None,
         namespace: str | None = None,
     ) -> AsyncIterator[LogLine]:
-        """Lines of one process (trainer-0), of all of a role (rollout), or of all. `follow`: until the job is
-        over, also of processes that are not there yet. `tail`: only the last lines of each at first."""
+        """Yield log lines of one process (trainer-0), of all processes of a role (rollout), or of all
+        processes.
+
+        Args:
+            follow: Continue until the job has finished, including processes that start later.
+            tail: Start with this many last lines of each process.
+        """
         site = await self.site()
         ref = await self._ref(name, namespace)
         async for line in site.logs(ref, process=process, role=role, follow=follow, tail=tail):
             yield line
 
     async def metrics(self, name: str, namespace: str | None = None) -> MetricsTable:
-        """What was measured, a row a step."""
+        """Return the metrics of the job, one row per step."""
         site, ref = await self.site(), await self._ref(name, namespace)
         reported: Reported = []
         after = BEGINNING
@@ -211,48 +244,57 @@ class AsyncAlignmentClient:
     async def samples(
         self, name: str, step: int | None = None, count: int = 8, namespace: str | None = None
     ) -> "Sequence[Sample]":
-        """The last `count` responses of the policy, of one step where `step` says so; newest first."""
+        """Return the last `count` responses of the policy, newest first; only those of `step` if given."""
         site = await self.site()
         return await site.samples(await self._ref(name, namespace), count=count, step=step, newest=True)
 
     async def events(self, name: str, namespace: str | None = None) -> Sequence[JobEvent]:
-        """What happened to the job, oldest first."""
+        """Return the events of the job, oldest first."""
         site = await self.site()
         return await site.events(await self._ref(name, namespace))
 
     async def processes(self, name: str, namespace: str | None = None) -> Sequence[ProcessRecord]:
-        """The job's processes, and what each says of itself."""
+        """Return the processes of the job, with their heartbeats."""
         site = await self.site()
         return await site.processes(await self._ref(name, namespace))
 
     async def scale(self, name: str, replicas: int, namespace: str | None = None) -> AsyncJob:
-        """Have this many rollout workers. Raises NotPossible for a job without any."""
+        """Set the number of rollout workers. Raises NotPossible for a job without rollout workers."""
         site = await self.site()
         return AsyncJob(self, await site.scale(await self._ref(name, namespace), replicas))
 
     async def suspend(self, name: str, namespace: str | None = None) -> AsyncJob:
-        """Have the job save and give everything back. It is Suspending until it has."""
+        """Suspend the job: it saves a checkpoint and releases its resources, and is Suspending until then."""
         site = await self.site()
         return AsyncJob(self, await site.suspend(await self._ref(name, namespace), True))
 
     async def resume(self, name: str, namespace: str | None = None) -> AsyncJob:
-        """Have a suspended job go on from its last commit."""
+        """Resume a suspended job from its last checkpoint."""
         site = await self.site()
         return AsyncJob(self, await site.suspend(await self._ref(name, namespace), False))
 
     async def patch(self, name: str, patch: Mapping[str, Any], namespace: str | None = None) -> AsyncJob:
-        """Change what may be changed, by a JSON merge patch. Raises JobInvalid, Conflict."""
+        """Change mutable fields of the job by a JSON merge patch. Raises JobInvalid, Conflict."""
         site = await self.site()
         return AsyncJob(self, await site.patch(await self._ref(name, namespace), patch))
 
     async def delete(self, name: str, namespace: str | None = None) -> None:
-        """With all that it owns. In a cluster its volumes stay; on this machine its result goes too."""
+        """Delete the job and everything that it owns.
+
+        In a cluster the job's volumes are kept; a local job's result is deleted too.
+        """
         site = await self.site()
         await site.delete(await self._ref(name, namespace))
 
     async def result(self, name: str, into: Path | str | None = None, namespace: str | None = None) -> Path:
-        """A folder on this machine with the result, as Hugging Face has them. `into`: where to put it, if it
-        must be fetched. Raises NotPossible as long as there is none."""
+        """Return a folder on this machine with the result, in Hugging Face layout.
+
+        Args:
+            into: Target folder if the result must be downloaded.
+
+        Raises:
+            NotPossible: The job has no result yet.
+        """
         site = await self.site()
         folder = None if into is None else Path(into)
         return await site.result(await self._ref(name, namespace), folder)
@@ -260,12 +302,12 @@ class AsyncAlignmentClient:
     async def load_result(
         self, name: str, into: Path | str | None = None, namespace: str | None = None, **arguments: Any
     ) -> Result:
-        """The result's model and tokenizer. `arguments` go to the model's from_pretrained."""
+        """Load the result's model and tokenizer. `arguments` are passed to the model's from_pretrained."""
         path = await self.result(name, into, namespace)
         return await asyncio.to_thread(load, path, **arguments)
 
     async def close(self) -> None:
-        """Let go of the site. Jobs go on."""
+        """Close the backend. Jobs continue to run."""
         if self._site is not None:
             await self._site.close()
 

@@ -1,4 +1,5 @@
-"""An event loop in a thread of its own, for programs that have none, or have one that runs already."""
+"""Event loop in a thread of its own, for programs without an event loop or with one that is already running.
+"""
 
 import asyncio
 import os
@@ -18,7 +19,7 @@ _END = object()
 
 
 class BackgroundLoop:
-    """It ends with `close`, or with the program."""
+    """Event loop thread that ends with `close`, or with the program."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -27,36 +28,38 @@ class BackgroundLoop:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Its result. When the caller is interrupted, so is the work."""
+        """Run a coroutine and return its result. An interrupt of the caller cancels the coroutine."""
         try:
             self._check()
         except NotPossible:
             work.close()
             raise
-        over = threading.Event()
+        finished = threading.Event()
         future: Future[T] | None = None
         try:
-            future = asyncio.run_coroutine_threadsafe(_telling(work, over), self._loop)
-            # A signal that comes just before a wait begins is seen only after it.
+            future = asyncio.run_coroutine_threadsafe(_telling(work, finished), self._loop)
+            # A signal that arrives just before a wait begins is only handled after the wait.
             while wait([future], _SIGNAL_SECONDS).not_done:
                 continue
             return future.result()
         except CancelledError:
-            raise NotPossible("the client was closed meanwhile") from None
+            raise NotPossible("the client was closed in the meantime") from None
         except BaseException:
             if future is not None and future.cancel():
-                # What it worked on can be closed only when it has let go of it.
-                over.wait(_ENDING_SECONDS)
+                # Resources can only be closed after the cancelled work has released them.
+                finished.wait(_ENDING_SECONDS)
             raise
 
     def iterate(self, items: AsyncIterator[T], seconds: float | None = None) -> Generator[T, None, None]:
-        """Its items, each asked for when the one before is done with. Raises TimeoutError when the end has
-        not come after so many seconds."""
+        """Yield the items of an async iterator; each is requested when the previous one has been consumed.
+
+        Raises TimeoutError if the iterator has not ended after `timeout` seconds.
+        """
         deadline = None if seconds is None else time.monotonic() + seconds
         try:
             while True:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                item = self.call(_next(items, left))
+                remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+                item = self.call(_next(items, remaining))
                 if item is _END:
                     return
                 yield item
@@ -69,7 +72,7 @@ class BackgroundLoop:
         return self._loop.is_closed() or not self._thread.is_alive() or os.getpid() != self._process
 
     def close(self) -> None:
-        """End what is under way, and the thread."""
+        """Cancel all running work and end the thread."""
         if self.closed:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -78,10 +81,10 @@ class BackgroundLoop:
     def _check(self) -> None:
         if os.getpid() != self._process:
             raise NotPossible(
-                "this client was made before the process forked: make a new one in each process"
+                "this client was created before the process forked: create a new one in each process"
             )
         if self.closed:
-            raise NotPossible("this client is closed: make a new one")
+            raise NotPossible("this client is closed: create a new one")
         if threading.current_thread() is self._thread:
             raise NotPossible("called from the client's own event loop: use AsyncAlignmentClient there")
 
@@ -98,11 +101,11 @@ class BackgroundLoop:
             self._loop.close()
 
 
-async def _telling(work: Coroutine[Any, Any, T], over: threading.Event) -> T:
+async def _telling(work: Coroutine[Any, Any, T], finished: threading.Event) -> T:
     try:
         return await work
     finally:
-        over.set()
+        finished.set()
 
 
 async def _next(items: AsyncIterator[T], seconds: float | None = None) -> T | Any:

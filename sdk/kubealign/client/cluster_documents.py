@@ -1,4 +1,4 @@
-"""What of a job is looked at here before the API server is asked. Pure."""
+"""Client-side checks of a job before a request is sent to the API server. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from kubealign.spec.errors import SpecErrors
 from kubealign.spec.job import API_VERSION, KIND
 from kubealign.spec.load import job_of_value
 
-#: What the API server writes: a job that came from it can be handed in again.
+#: Fields set by the API server; they are dropped so that a job that was read can be submitted again.
 _SERVERS_OWN = (
     "creationTimestamp",
     "deletionGracePeriodSeconds",
@@ -25,16 +25,20 @@ _SERVERS_OWN = (
 
 
 def whole(item: Mapping[str, Any]) -> dict[str, Any]:
-    """A job of a list: there the API server leaves out what all items have in common."""
+    """Return an item of a job list with apiVersion and kind.
+
+    The API server omits both in list items.
+    """
     return {"apiVersion": API_VERSION, "kind": KIND, **item}
 
 
 def checked(resource: Mapping[str, Any], namespace: str) -> dict[str, Any]:
-    """The document to hand in, in `namespace` where it names none. Raises JobInvalid with every error."""
+    """Return the document to submit, in `namespace` unless it names one. Raises JobInvalid with all errors.
+    """
     document = {name: value for name, value in resource.items() if name != "status"}
-    held = document.get("metadata")
-    if isinstance(held, Mapping):
-        metadata = {name: value for name, value in held.items() if name not in _SERVERS_OWN}
+    metadata_value = document.get("metadata")
+    if isinstance(metadata_value, Mapping):
+        metadata = {name: value for name, value in metadata_value.items() if name not in _SERVERS_OWN}
         document["metadata"] = {"namespace": namespace, **metadata}
     try:
         job_of_value(document)
@@ -44,21 +48,23 @@ def checked(resource: Mapping[str, Any], namespace: str) -> dict[str, Any]:
 
 
 def ended(job: JobRecord, what: str) -> None:
-    """Raises Conflict for a job that has ended: it cannot be `what` any more."""
+    """Raise Conflict for a job that has finished. `action` is a past participle for the message, such as
+    scaled.
+    """
     if job.phase is not None and job.phase.final:
         raise Conflict(
-            f"job {job.ref} cannot be {what}: it has {job.phase.lower()}, and a job that has ended "
-            "never runs again. Hand it in under another name"
+            f"job {job.ref} cannot be {what}: it has {job.phase.lower()}, and a job that has finished "
+            "never runs again. Submit it under another name"
         )
 
 
 def scalable(job: JobRecord) -> None:
-    """Raises NotPossible for a job without rollout workers, Conflict for one that has ended."""
+    """Raise NotPossible for a job without rollout workers, Conflict for one that has finished."""
     ended(job, "scaled")
     try:
         samples = job.job.spec.samples
     except ValidationError:
-        # A newer kubealign made it: the API server knows.
+        # The job was created by a newer kubealign version: the API server checks it.
         return
     if not samples:
         raise NotPossible(

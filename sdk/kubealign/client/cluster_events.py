@@ -1,4 +1,4 @@
-"""What Kubernetes noted about a job and its pods. Pure."""
+"""Kubernetes events of a job and its pods. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,56 +13,62 @@ from kubealign.roles import PREPARE, roles
 
 Json = Mapping[str, Any]
 
-#: Those that were added while the job ran are in no spec.
+#: Matched by pattern, because workers added while the job ran are not in the spec.
 _ROLLOUT = re.compile(rf"{Role.ROLLOUT}-\d+")
 
 
 def events(items: Iterable[Json], job: str, since: datetime | None) -> list[JobEvent]:
-    """Oldest first; what a pod's events say begins with its name. `since`: what is older belongs to another
-    job of the same name."""
-    found = [event for item in items if (event := _event(item, job)) is not None]
+    """Return the events, oldest first; the message of a pod's event begins with the pod's process name.
+
+    Args:
+        since: Creation time of the job; older events belong to another job of the same name.
+    """
+    converted = [event for item in items if (event := _event(item, job)) is not None]
     return sorted(
-        (event for event in found if since is None or event.time >= since), key=lambda event: event.time
+        (event for event in converted if since is None or event.time >= since), key=lambda event: event.time
     )
 
 
 def of_pods(items: Iterable[Json], job: JobRecord) -> list[Json]:
-    """Those about a pod that is, or was, of the job: a pod that is gone has no labels to ask."""
-    processes, before = _processes(job), f"{job.name}-"
+    """Return the events of pods that belong or belonged to the job.
 
-    def about(item: Json) -> bool:
+    Pods are matched by name, because a deleted pod has no labels to query.
+    """
+    processes, prefix = _processes(job), f"{job.name}-"
+
+    def is_of_job(item: Json) -> bool:
         name = str((item.get("regarding") or {}).get("name") or "")
-        process = name.removeprefix(before)
+        process = name.removeprefix(prefix)
         return process != name and (process in processes or _ROLLOUT.fullmatch(process) is not None)
 
-    return [item for item in items if about(item)]
+    return [item for item in items if is_of_job(item)]
 
 
 def _processes(job: JobRecord) -> frozenset[str]:
     try:
         return frozenset({Role.NATS, *(process.name for process in roles(job.job))})
     except ValidationError:
-        # A newer kubealign made the job: what it surely has.
+        # The job was created by a newer kubealign version: use the processes that every job has.
         return frozenset({Role.NATS, Role.DRIVER, PREPARE, f"{Role.TRAINER}-0"})
 
 
 def _event(item: Json, job: str) -> JobEvent | None:
-    """None: it says no time."""
+    """Return the event; None if it has no time."""
     series = item.get("series") or {}
-    when = (
+    timestamp = (
         series.get("lastObservedTime")
         or item.get("deprecatedLastTimestamp")
         or item.get("eventTime")
         or (item.get("metadata") or {}).get("creationTimestamp")
     )
-    if not isinstance(when, str):
+    if not isinstance(timestamp, str):
         return None
     regarding = item.get("regarding") or {}
     note = str(item.get("note") or "")
     if regarding.get("kind") == "Pod":
         note = f"{str(regarding.get('name') or '').removeprefix(f'{job}-')}: {note}"
     return JobEvent(
-        time=datetime.fromisoformat(when),
+        time=datetime.fromisoformat(timestamp),
         type=str(item.get("type") or "Normal"),
         reason=str(item.get("reason") or ""),
         message=note,

@@ -1,4 +1,4 @@
-"""Where a cluster's figures come from: the platform's dashboard, found by itself where nobody names it."""
+"""Locates the dashboard that serves a cluster's metrics, samples and heartbeats."""
 
 import json
 import os
@@ -17,40 +17,43 @@ _URL = "KUBEALIGN_DASHBOARD"
 _TOKEN = "KUBEALIGN_TOKEN"
 _REMEDY = f"turn it on (helm upgrade --set dashboard.enabled=true), or name its address: dashboard= or {_URL}"
 
-#: What the API server says of a port by a name that the Service does not have.
+#: Message of the API server for a port name that the Service does not have.
 _NO_PORT = "no service port"
 
 Json = dict[str, Any]
 
 
 def figures(api: KubernetesApi, dashboard: str | None = None, token: str | None = None) -> RestFigures:
-    """Of the dashboard at this address; None: at the one that KUBEALIGN_DASHBOARD names, else the Service
-    kubealign-dashboard in kubealign-system, through the API server. Nothing is asked before figures are.
+    """Return the telemetry source of a cluster; nothing is requested before the first read.
 
-    `token`: whom the dashboard is told that we are; None: KUBEALIGN_TOKEN, else as the API server is."""
+    Args:
+        dashboard: Address of the dashboard. None: the address in KUBEALIGN_DASHBOARD, else the Service
+            kubealign-dashboard in kubealign-system through the API server's proxy.
+        token: Token for the dashboard. None: KUBEALIGN_TOKEN, else the token for the API server.
+    """
     url = dashboard or os.environ.get(_URL)
     token = token or os.environ.get(_TOKEN)
     return RestFigures.of(_Named(api, url, token) if url else ProxiedDashboard(api, token))
 
 
 async def _token(api: KubernetesApi, token: str | None) -> str:
-    held = token or await api.token()
-    if held is None:
+    bearer = token or await api.token()
+    if bearer is None:
         raise Unauthenticated(
-            "the dashboard knows callers by a token, and your kubeconfig has a client certificate only: "
+            "the dashboard requires a token, and your kubeconfig has a client certificate only: "
             f"give token= or {_TOKEN}, such as what `kubectl create token ACCOUNT` prints"
         )
-    return held
+    return bearer
 
 
 class _Named:
-    """A dashboard at an address, as the caller of the API server."""
+    """Dashboard at an address, accessed with the credentials for the API server."""
 
     def __init__(self, api: KubernetesApi, url: str, token: str | None) -> None:
         self._api, self._url, self._token = api, url, token
 
     async def read(self, path: str, query: Mapping[str, str | int]) -> Json:
-        # Made anew: tokens of a credentials plugin change while a job runs.
+        # Created for each read: tokens of a credentials plugin change while a job runs.
         dashboard = HttpDashboard(self._url, await _token(self._api, self._token))
         try:
             return await dashboard.read(path, query)
@@ -58,11 +61,11 @@ class _Named:
             await dashboard.close()
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: each read closes its own connection."""
 
 
 class ProxiedDashboard:
-    """The Service of the platform's dashboard, through the API server's proxy."""
+    """Service of the platform's dashboard, accessed through the API server's proxy."""
 
     def __init__(
         self,
@@ -75,7 +78,7 @@ class ProxiedDashboard:
         self._api, self._token = api, token
         self._where = f"{service} in namespace {namespace}"
         self._namespace = namespace
-        # As the chart names them, with and without TLS; the API server checks no certificate of a Service.
+        # Port names of the chart, with and without TLS; the API server verifies no Service certificate.
         self._ports: tuple[str, ...] = (f"https:{service}:https", f"{service}:http")
 
     async def read(self, path: str, query: Mapping[str, str | int]) -> Json:
@@ -84,11 +87,11 @@ class ProxiedDashboard:
         for port in self._ports:
             proxied = f"{SERVICES.named(self._namespace, port)}/proxy{path}"
             status, body = await self._api.raw(proxied, query, headers)
-            kubernetes = _of_kubernetes(body)
-            if kubernetes is None:
+            api_status = _of_kubernetes(body)
+            if api_status is None:
                 self._ports = (port,)
                 return told(status, body, f"the dashboard {self._where}")
-            refusal = kubernetes
+            refusal = api_status
             if _NO_PORT not in str(refusal.get("message")):
                 break
         raise self._refused(status, refusal)
@@ -102,16 +105,16 @@ class ProxiedDashboard:
                 f"you may not reach the dashboard {self._where} through the API server: {message}; ask for "
                 f"`get` on services/proxy there, or name the dashboard's address: dashboard= or {_URL}"
             )
-        return Unavailable(f"the dashboard {self._where} does not answer: {message}")
+        return Unavailable(f"the dashboard {self._where} does not respond: {message}")
 
     async def close(self) -> None:
-        """The connections are the API's."""
+        """Do nothing: the connections belong to the API client."""
 
 
 def _of_kubernetes(body: bytes) -> Json | None:
-    """The API server's own word, where it was not the dashboard that answered."""
+    """Return the Status object if the response came from the API server instead of the dashboard."""
     try:
-        held = json.loads(body)
+        document = json.loads(body)
     except ValueError:
         return None
-    return held if isinstance(held, dict) and held.get("kind") == "Status" else None
+    return document if isinstance(document, dict) and document.get("kind") == "Status" else None

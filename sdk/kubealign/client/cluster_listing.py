@@ -1,8 +1,10 @@
-"""Jobs in pages, as a ListQuery asks for them.
+"""Lists jobs in pages, as requested by a ListQuery.
 
-The API server knows namespaces, labels and the order of names. For anything else every job that those leave
-is read and looked at here; a page's end is remembered by its last job, so changes in between skip and repeat
-nothing else.
+The API server can filter by namespace and label and sort by name. For any other filter or order, all jobs
+that match
+namespace and labels are read and processed by the client. A page cursor contains the sort key of the
+page's last
+job, so concurrent changes neither skip nor repeat other jobs.
 """
 
 import asyncio
@@ -21,7 +23,7 @@ from kubealign.client.kubernetes_resources import JOBS
 from kubealign.client.records import JobPage, JobRecord, ListQuery
 from kubealign.spec.errors import SpecError
 
-#: More than this is not sorted on a client: a job is some kilobytes.
+#: Largest number of jobs sorted by the client; each job is some kilobytes.
 MOST_SORTED = 20_000
 _PAGE = 500
 _KEPT_SECONDS = 30.0
@@ -30,34 +32,34 @@ _KEYS = ("name", "created", "phase", "step", "reward")
 
 
 class Listing:
-    """Pages of one cluster. What was read for a page is kept for those that follow it soon."""
+    """Lists the jobs of one cluster. The jobs read for a page are cached briefly for the following pages."""
 
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
         self._kept: _Kept | None = None
 
     async def page(self, query: ListQuery) -> JobPage:
-        """Raises JobInvalid for a query that says what there is not, NotPossible where too many are found."""
-        places = _places(query)
+        """Return a page. Raises JobInvalid for an invalid query, NotPossible if too many jobs match."""
+        namespaces = _places(query)
         try:
-            if len(places) == 1 and _plain(query):
-                return await _page_of_server(self._api, places[0], query)
-            kept = await self._all(places, query)
+            if len(namespaces) == 1 and _plain(query):
+                return await _page_of_server(self._api, namespaces[0], query)
+            jobs_read = await self._all(namespaces, query)
         except JobInvalid as error:
-            # Nothing else of a list can be wrong.
-            raise _wrong("labelSelector", query.label_selector, f"cannot be read: {error}") from error
-        found = page(kept.jobs, query, kept.version)
-        self._kept = kept if found.next else None
-        return found
+            # The label selector is the only part of a list request that can be invalid.
+            raise _wrong("labelSelector", query.label_selector, f"cannot be parsed: {error}") from error
+        result = page(jobs_read.jobs, query, jobs_read.version)
+        self._kept = jobs_read if result.next else None
+        return result
 
     async def _all(self, places: list[str | None], query: ListQuery) -> "_Kept":
-        asked = (tuple(places), query.label_selector)
-        kept, now = self._kept, time.monotonic()
-        if query.after and kept is not None and kept.asked == asked and now - kept.at < _KEPT_SECONDS:
-            return kept
-        found = await asyncio.gather(*(_all(self._api, place, query.label_selector) for place in places))
-        jobs = [JobRecord(item) for items, _ in found for item in items]
-        return _Kept(asked, jobs, found[0][1] if len(found) == 1 else "", now)
+        key = (tuple(places), query.label_selector)
+        cached, now = self._kept, time.monotonic()
+        if query.after and cached is not None and cached.asked == key and now - cached.at < _KEPT_SECONDS:
+            return cached
+        listings = await asyncio.gather(*(_all(self._api, namespace, query.label_selector) for namespace in places))
+        jobs = [JobRecord(item) for items, _ in listings for item in items]
+        return _Kept(key, jobs, listings[0][1] if len(listings) == 1 else "", now)
 
 
 @dataclass(frozen=True)
@@ -75,40 +77,40 @@ def _places(query: ListQuery) -> list[str | None]:
 
 
 def page(jobs: Iterable[JobRecord], query: ListQuery, version: str = "") -> JobPage:
-    """Of all jobs in memory, those that the query wants; labels and namespaces count as looked at."""
-    name, down = query.sort.removeprefix("-"), query.sort.startswith("-")
+    """Return the requested page of jobs in memory; labels and namespaces are already filtered."""
+    name, descending = query.sort.removeprefix("-"), query.sort.startswith("-")
     if name not in _KEYS:
         raise _wrong("sort", query.sort, f"must be one of {', '.join(_KEYS)}, with or without - before it")
     if query.limit < 1:
         raise _wrong("limit", str(query.limit), "must be at least 1")
-    wanted = sorted((job for job in jobs if _wanted(job, query)), key=lambda job: _place(job, name))
-    if down:
-        wanted.reverse()
-    rest: Sequence[JobRecord] = wanted
+    matching = sorted((job for job in jobs if _wanted(job, query)), key=lambda job: _place(job, name))
+    if descending:
+        matching.reverse()
+    remaining: Sequence[JobRecord] = matching
     if query.after:
         last = _read(query.after, query.sort)
-        rest = [job for job in wanted if (_place(job, name) < last if down else _place(job, name) > last)]
-    here = rest[: query.limit]
-    more = _told({"sort": query.sort, "last": _place(here[-1], name)}) if len(rest) > len(here) else ""
-    return JobPage(here, more, len(wanted), version)
+        remaining = [job for job in matching if (_place(job, name) < last if descending else _place(job, name) > last)]
+    page_jobs = remaining[: query.limit]
+    cursor = _told({"sort": query.sort, "last": _place(page_jobs[-1], name)}) if len(remaining) > len(page_jobs) else ""
+    return JobPage(page_jobs, cursor, len(matching), version)
 
 
 def _plain(query: ListQuery) -> bool:
-    """Nothing but what the API server can do."""
+    """Return True if the API server can process the query by itself."""
     return query.sort == "name" and not (query.search or query.phases or query.algorithms)
 
 
 async def _page_of_server(api: KubernetesApi, namespace: str | None, query: ListQuery) -> JobPage:
-    asked = _selected(query.label_selector) | {"limit": query.limit}
+    list_query = _selected(query.label_selector) | {"limit": query.limit}
     if query.after:
-        asked["continue"] = str(_unpacked(query.after).get(_BY_SERVER) or "")
-    told = await api.list(JOBS.collection(namespace), asked)
-    metadata = told.get("metadata") or {}
-    jobs = [whole(item) for item in told.get("items") or ()]
-    left = metadata.get("remainingItemCount")
+        list_query["continue"] = str(_unpacked(query.after).get(_BY_SERVER) or "")
+    response = await api.list(JOBS.collection(namespace), list_query)
+    metadata = response.get("metadata") or {}
+    jobs = [whole(item) for item in response.get("items") or ()]
+    remaining = metadata.get("remainingItemCount")
     total = None
     if not query.after:
-        total = len(jobs) + int(left or 0) if left is not None or not metadata.get("continue") else None
+        total = len(jobs) + int(remaining or 0) if remaining is not None or not metadata.get("continue") else None
     following = metadata.get("continue")
     return JobPage(
         [JobRecord(job) for job in jobs],
@@ -120,19 +122,19 @@ async def _page_of_server(api: KubernetesApi, namespace: str | None, query: List
 
 async def _all(api: KubernetesApi, namespace: str | None, labels: str) -> tuple[list[Json], str]:
     items: list[Json] = []
-    asked = _selected(labels) | {"limit": _PAGE}
+    list_query = _selected(labels) | {"limit": _PAGE}
     while True:
-        told = await api.list(JOBS.collection(namespace), asked)
-        items += map(whole, told.get("items") or ())
-        metadata = told.get("metadata") or {}
+        response = await api.list(JOBS.collection(namespace), list_query)
+        items += map(whole, response.get("items") or ())
+        metadata = response.get("metadata") or {}
         if not metadata.get("continue"):
             return items, str(metadata.get("resourceVersion") or "")
         if len(items) >= MOST_SORTED:
             raise NotPossible(
-                f"there are more than {MOST_SORTED} jobs, which are not sorted and searched here: name a "
+                f"there are more than {MOST_SORTED} jobs, too many for the client to sort and search: name a "
                 "namespace or labels, or sort by name without any search"
             )
-        asked["continue"] = metadata["continue"]
+        list_query["continue"] = metadata["continue"]
 
 
 def _selected(labels: str) -> dict[str, str | int]:
@@ -148,17 +150,17 @@ def _wanted(job: JobRecord, query: ListQuery) -> bool:
 
 
 def _place(job: JobRecord, sort: str) -> list[Any]:
-    """Where a job stands: what is sorted by, then what no other job has. JSON keeps it as it is."""
+    """Return the sort key of a job: the sorted field, then the unique name. It is JSON-serialisable."""
     status = job.resource.get("status") or {}
-    held: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "name": "",
         "created": str(job.metadata.get("creationTimestamp") or ""),
         "phase": str(status.get("phase") or ""),
         "step": int(status.get("step") or 0),
-        # Jobs without a reward come before all others, so that they are last where the greatest are first.
+        # Jobs without a reward sort before all others, so that they are last in descending order.
         "reward": [0, 0.0] if status.get("reward") is None else [1, float(status["reward"])],
     }
-    return [held[sort], job.name, job.namespace]
+    return [keys[sort], job.name, job.namespace]
 
 
 def _told(position: dict[str, Any]) -> str:
@@ -167,23 +169,23 @@ def _told(position: dict[str, Any]) -> str:
 
 def _unpacked(after: str) -> dict[str, Any]:
     try:
-        held = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
+        token = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
     except (binascii.Error, ValueError):
-        held = None
-    if not isinstance(held, dict):
-        raise _wrong("continue", after, "is none that a page before gave: begin with the first page")
-    return held
+        token = None
+    if not isinstance(token, dict):
+        raise _wrong("continue", after, "is not a cursor of a previous page: begin with the first page")
+    return token
 
 
 def _read(after: str, sort: str) -> list[Any]:
-    held = _unpacked(after)
-    last = held.get("last")
-    if held.get("sort") != sort or not isinstance(last, list) or len(last) != 3:
+    token = _unpacked(after)
+    last = token.get("last")
+    if token.get("sort") != sort or not isinstance(last, list) or len(last) != 3:
         raise _wrong(
-            "continue", after, "comes from a list that was asked for otherwise: begin with the first page"
+            "continue", after, "belongs to a list with another order: begin with the first page"
         )
     return last
 
 
-def _wrong(field: str, held: str, text: str) -> JobInvalid:
-    return JobInvalid(f"{field}: {text} (it holds {held})", [SpecError(text, field, held)])
+def _wrong(field: str, value: str, text: str) -> JobInvalid:
+    return JobInvalid(f"{field}: {text} (it holds {value})", [SpecError(text, field, value)])

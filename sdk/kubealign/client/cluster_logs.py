@@ -1,4 +1,4 @@
-"""The logs of a job's pods: of those that are there, or followed through restarts until the job is over."""
+"""Logs of a job's pods: the existing ones, or followed across restarts until the job has finished."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -17,21 +17,21 @@ from kubealign.labels import MAIN, UID_LABEL
 Chosen = Callable[[Json], bool]
 
 _WAITING_LINES = 1000
-#: After the job's end: what is still being written by pods that are told to stop.
+#: Time after the job's end in which terminating pods may still write.
 _LAST_WORDS_SECONDS = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _ENDED: LogLine | None = None
 
 
 def of_job(uid: str) -> Mapping[str, str | int]:
-    """Which pods belong to it."""
+    """Return the query that selects the pods of a job."""
     return {"labelSelector": f"{UID_LABEL}={uid}"}
 
 
 async def written(
     api: KubernetesApi, ref: JobRef, uid: str, chosen: Chosen, tail: int | None
 ) -> AsyncGenerator[LogLine]:
-    """What is there, one pod after the other."""
+    """Yield the existing log lines, one pod after the other."""
     pods, _ = await list_all(api, PODS.collection(ref.namespace), of_job(uid))
     for pod in sorted(filter(chosen, pods), key=process_of):
         if begun(pod):
@@ -44,7 +44,10 @@ async def written(
 async def followed(
     api: KubernetesApi, ref: JobRef, uid: str, chosen: Chosen, tail: int | None, over: asyncio.Event
 ) -> AsyncGenerator[LogLine]:
-    """As it is written, also by pods that come later, until `over` is set and nothing more comes."""
+    """Yield log lines as they are written, including pods that start later.
+
+    Ends once `job_finished` is set and all logs are drained.
+    """
     lines: asyncio.Queue[LogLine | None] = asyncio.Queue(_WAITING_LINES)
     work = asyncio.create_task(_Follower(api, ref, uid, chosen, tail, lines).run(over))
     try:
@@ -60,7 +63,11 @@ async def followed(
 
 
 class _Follower:
-    """One task for each pod, all of which write into one bounded queue: who reads slowly slows them down."""
+    """Follows all pods of a job.
+
+    One task per pod writes into one bounded queue, which applies backpressure: a slow consumer slows the
+    readers down.
+    """
 
     def __init__(
         self,
@@ -78,7 +85,9 @@ class _Follower:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, over: asyncio.Event) -> None:
-        """The queue's last entry is None, also when this fails, but not when it is cancelled."""
+        """Follow all pods. The queue's last entry is None, also after a failure, but not after a
+        cancellation.
+        """
         try:
             await self._until(over)
             pods, _ = await list_all(self._api, self._path, of_job(self._uid))
@@ -95,7 +104,7 @@ class _Follower:
             self._failed.cancel()
             task = asyncio.current_task()
             if task is None or not task.cancelling():
-                # Else nobody reads any more, and nobody would make room for it.
+                # After a cancellation nothing reads the queue, so a put could block forever.
                 await self._lines.put(_ENDED)
 
     @property
@@ -103,28 +112,28 @@ class _Follower:
         return PODS.collection(self._ref.namespace)
 
     async def _until(self, over: asyncio.Event) -> None:
-        pods = asyncio.create_task(self._pods())
-        ended = asyncio.create_task(over.wait())
+        pods_task = asyncio.create_task(self._pods())
+        finished_task = asyncio.create_task(over.wait())
         try:
-            await asyncio.wait((pods, ended, self._failed), return_when=asyncio.FIRST_COMPLETED)
-            if pods.done():
-                pods.result()
+            await asyncio.wait((pods_task, finished_task, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            if pods_task.done():
+                pods_task.result()
             if self._failed.done():
                 self._failed.result()
         finally:
-            for task in (pods, ended):
+            for task in (pods_task, finished_task):
                 task.cancel()
-            await asyncio.gather(pods, ended, return_exceptions=True)
+            await asyncio.gather(pods_task, finished_task, return_exceptions=True)
 
     async def _pods(self) -> None:
-        there, _ = await list_all(self._api, self._path, of_job(self._uid))
-        for pod in there:
+        pods, _ = await list_all(self._api, self._path, of_job(self._uid))
+        for pod in pods:
             self._take(pod)
-        # `tail` is about what was written before somebody looked: of later pods every line is new.
+        # `tail` limits existing logs only: every line of a later pod is new.
         self._first = False
-        known = {str(pod["metadata"]["uid"]): pod for pod in there}
-        async with aclosing(changes(self._api, self._path, of_job(self._uid), known=known)) as found:
-            async for change in found:
+        known_pods = {str(pod["metadata"]["uid"]): pod for pod in pods}
+        async with aclosing(changes(self._api, self._path, of_job(self._uid), known=known_pods)) as pod_changes:
+            async for change in pod_changes:
                 if not change.gone:
                     self._take(change.item)
 
@@ -141,17 +150,17 @@ class _Follower:
                 async for line in lines:
                     await self._lines.put(line)
         except ObjectMissing:
-            # Gone before it was asked for: what takes its place is read.
+            # The pod was deleted before the request; the log of its replacement is read.
             return
         except KubealignError as error:
-            # Whoever follows must not wait for lines that nobody may read.
+            # The consumer must not wait for lines that can no longer be read.
             if not self._failed.done():
                 self._failed.set_exception(error)
             raise
 
 
 class _PodLog:
-    """Of one pod's main container, which starts once: what follows a crash is another pod."""
+    """Log of one pod's main container. The container starts once: after a crash the pod is replaced."""
 
     def __init__(self, api: KubernetesApi, pod: Json, tail: int | None) -> None:
         self._api, self._tail = api, tail
@@ -159,33 +168,33 @@ class _PodLog:
         self._process = process_of(pod)
         self._pod = PODS.named(metadata["namespace"], metadata["name"])
         self._uid = str(metadata["uid"])
-        #: The time of the last line, as the node wrote it: where to go on after a connection broke.
+        #: Timestamp of the last line, as written by the node: the resume position after a disconnection.
         self._last = ""
 
     async def lines(self, *, follow: bool) -> AsyncGenerator[LogLine]:
-        """Raises ObjectMissing where the pod is gone before its log was asked for."""
+        """Yield the log lines. Raises ObjectNotFound if the pod was deleted before its log was requested."""
         loop = asyncio.get_running_loop()
-        heard, pause = loop.time(), _FIRST_PAUSE
+        last_response, pause = loop.time(), _FIRST_PAUSE
         while True:
             try:
-                known = self._last
+                resume_after = self._last
                 async with aclosing(self._api.stream_lines(f"{self._pod}/log", self._query(follow))) as lines:
                     async for stamped in lines:
-                        heard, pause = loop.time(), _FIRST_PAUSE
-                        when, _, text = stamped.partition(" ")
-                        if not when[:4].isdecimal():
-                            # The node's own word, such as that the log is gone.
+                        last_response, pause = loop.time(), _FIRST_PAUSE
+                        timestamp, _, text = stamped.partition(" ")
+                        if not timestamp[:4].isdecimal():
+                            # A message of the node itself, such as that the log was removed.
                             yield LogLine(self._process, stamped)
-                        elif not known or _later(when, known):
-                            # sinceTime counts whole seconds: the first lines may be known.
-                            self._last = when
+                        elif not resume_after or _later(timestamp, resume_after):
+                            # sinceTime has a resolution of seconds: the first lines may be repeated.
+                            self._last = timestamp
                             yield LogLine(self._process, text)
                 if not follow or await self._ended():
                     return
             except Unavailable:
-                if not follow or loop.time() - heard > PATIENCE_SECONDS:
+                if not follow or loop.time() - last_response > PATIENCE_SECONDS:
                     raise
-            # The container goes on, so it was the connection that ended.
+            # The container still runs, so the connection was lost.
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -208,14 +217,14 @@ class _PodLog:
         return str(pod["metadata"].get("uid")) != self._uid or "running" not in state
 
 
-def _later(when: str, last: str) -> bool:
-    """Of two times in RFC 3339, both UTC, whose fractions may differ in length."""
-    return _comparable(when) > _comparable(last)
+def _later(timestamp: str, last: str) -> bool:
+    """Compare two RFC 3339 timestamps in UTC, whose fractions may differ in length."""
+    return _comparable(timestamp) > _comparable(last)
 
 
-def _comparable(when: str) -> tuple[str, str]:
-    whole, _, fraction = when.removesuffix("Z").partition(".")
-    return whole, fraction.ljust(9, "0")
+def _comparable(timestamp: str) -> tuple[str, str]:
+    seconds, _, fraction = timestamp.removesuffix("Z").partition(".")
+    return seconds, fraction.ljust(9, "0")
 
 
 def _main_state(pod: Json) -> Mapping[str, Any]:
@@ -227,16 +236,16 @@ def _main_state(pod: Json) -> Mapping[str, Any]:
 
 
 def chosen(process: str | None, role: str | None, role_of: Callable[[Json], str]) -> Chosen:
-    """Which pods' logs are wanted."""
+    """Return the filter of the pods whose logs are requested."""
 
-    def wanted(pod: Json) -> bool:
+    def is_selected(pod: Json) -> bool:
         name = process_of(pod)
         return bool(name) and process in (None, name) and role in (None, role_of(pod))
 
-    return wanted
+    return is_selected
 
 
 def nothing_of(ref: JobRef, process: str | None, role: str | None, there: list[str]) -> NotPossible:
-    """There is no such process."""
-    asked = f"process {process}" if process else f"process with the role {role}"
-    return NotPossible(f"job {ref} has no {asked}: it has {', '.join(sorted(there)) or 'none yet'}")
+    """Return the error for a process or role that the job does not have."""
+    target = f"process {process}" if process else f"process with the role {role}"
+    return NotPossible(f"job {ref} has no {target}: it has {', '.join(sorted(there)) or 'none yet'}")

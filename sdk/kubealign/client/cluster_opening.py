@@ -1,4 +1,4 @@
-"""A cluster's site from what a person says: a kubeconfig, a context, a namespace, a dashboard."""
+"""Opens a cluster backend from user-facing settings."""
 
 from pathlib import Path
 
@@ -14,9 +14,17 @@ async def open_cluster(
     dashboard: str | None = None,
     token: str | None = None,
 ) -> ClusterSite:
-    """To be closed. Everything may be left out: then it is as with kubectl, and the dashboard is found
-    through the API server. `token`: for the dashboard, where the kubeconfig has none.
+    """Open the backend of a cluster; the caller must close it.
 
-    Raises Unavailable where there is no cluster to talk to, NotPossible for a kubeconfig that is wrong."""
+    Every argument is optional: the defaults are those of kubectl, and the dashboard is found through the
+    API server.
+
+    Args:
+        token: Token for the dashboard, if the kubeconfig has none.
+
+    Raises:
+        Unavailable: No cluster was found.
+        NotPossible: The kubeconfig is invalid.
+    """
     api = await connect(Path(kubeconfig) if kubeconfig is not None else None, context)
     return ClusterSite(api, figures(api, dashboard, token), namespace or api.namespace)

@@ -1,4 +1,4 @@
-"""The pods of a job, told as its processes. Pure."""
+"""Process records of a job, derived from its pods. Pure."""
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from kubealign.roles import PREPARE
 
 Json = Mapping[str, Any]
 
-#: In which order a job's processes are shown: the driver first, as it knows most.
+#: Display order of the processes; the driver is first because it is the most informative.
 _ORDER = ("driver", "trainer", "critic", "rollout", "reward", "reference", "teacher", "prepare", "nats")
 _BEGINNING = ("", "ContainerCreating", "PodInitializing")
 
@@ -21,24 +21,33 @@ _BEGINNING = ("", "ContainerCreating", "PodInitializing")
 def processes(
     pods: Sequence[Json], says: Mapping[str, Mapping[str, Any]], now: float, *, over: bool, held: bool
 ) -> list[ProcessRecord]:
-    """`says`: what the processes last said of themselves; `now`: seconds since the epoch; `over`: the job has
-    ended; `held`: it is suspended, or about to be."""
-    found = [_process(pod, says, now, over, held) for pod in pods if process_of(pod)]
-    return sorted(found, key=lambda process: (_rank(process.role), _natural(process.name)))
+    """Return the process records in display order.
+
+    Args:
+        heartbeats: Last heartbeat by process name.
+        now: Seconds since the epoch.
+        finished: The job has finished.
+        suspended: The job is suspended or being suspended.
+    """
+    records = [_process(pod, says, now, over, held) for pod in pods if process_of(pod)]
+    return sorted(records, key=lambda process: (_rank(process.role), _natural(process.name)))
 
 
 def process_of(pod: Json) -> str:
-    """Empty: it is none of a job."""
+    """Return the process name of a pod; empty if the pod is not a process of a job."""
     return str(_labels(pod).get(PROCESS_LABEL) or "")
 
 
 def role_of(pod: Json) -> str:
-    """As records.ProcessRecord has it: prepare, though it holds the driver's certificate, is told apart."""
+    """Return the role as in records.ProcessRecord.
+
+    prepare has a role of its own here, although it uses the driver's certificate.
+    """
     return PREPARE if process_of(pod) == PREPARE else str(_labels(pod).get(ROLE_LABEL) or "")
 
 
 def begun(pod: Json) -> bool:
-    """It runs, or has run: there is a log."""
+    """Return True if the main container runs or has run, so that a log exists."""
     return bool({"running", "terminated"} & set(_state(pod)))
 
 
@@ -47,8 +56,8 @@ def _process(
 ) -> ProcessRecord:
     name = process_of(pod)
     state, message = state_of(pod, over=over, held=held)
-    said = dict(says.get(name) or {})
-    beat = said.pop("time", None)
+    heartbeat = dict(says.get(name) or {})
+    reported_at = heartbeat.pop("time", None)
     attempt = str(_labels(pod).get(ATTEMPT_LABEL) or "0")
     return ProcessRecord(
         name=name,
@@ -57,25 +66,25 @@ def _process(
         restarts=int(attempt) if attempt.isdecimal() else 0,
         message=message,
         started=_started(pod),
-        says=said,
-        silent_seconds=max(0.0, now - beat) if isinstance(beat, int | float) else None,
+        says=heartbeat,
+        silent_seconds=max(0.0, now - reported_at) if isinstance(reported_at, int | float) else None,
         where=str(pod["metadata"].get("name") or ""),
     )
 
 
 def state_of(pod: Json, *, over: bool, held: bool) -> tuple[ProcessState, str]:
-    """The state of a pod's process, and in words what keeps it from serving."""
+    """Return the state of a pod's process, and the reason why it is not ready."""
     status, state = pod.get("status") or {}, _state(pod)
-    ended = state.get("terminated")
-    if ended is not None or status.get("phase") in ("Succeeded", "Failed"):
-        return _ended(status, ended or {}, over, held)
+    terminated = state.get("terminated")
+    if terminated is not None or status.get("phase") in ("Succeeded", "Failed"):
+        return _ended(status, terminated or {}, over, held)
     if pod["metadata"].get("deletionTimestamp"):
-        return (ProcessState.STOPPED if over or held else ProcessState.RESTARTING), "is ending"
+        return (ProcessState.STOPPED if over or held else ProcessState.RESTARTING), "is terminating"
     if "running" in state:
         return (
             (ProcessState.READY, "")
             if _ready(status)
-            else (ProcessState.STARTING, "runs, and is not ready yet")
+            else (ProcessState.STARTING, "is running, and is not ready yet")
         )
     return _unborn(pod, status, state.get("waiting") or {})
 
@@ -86,19 +95,19 @@ def _ended(status: Json, ended: Json, over: bool, held: bool) -> tuple[ProcessSt
         return ProcessState.FINISHED, ""
     if (over or held) and (code == Exit.STOPPED or status.get("reason") == "DeadlineExceeded"):
         return ProcessState.STOPPED, "was stopped with its job"
-    again = ProcessState.FAILED if over or held or code == Exit.PERMANENT else ProcessState.RESTARTING
-    return again, _end(status, ended)
+    failed_state = ProcessState.FAILED if over or held or code == Exit.PERMANENT else ProcessState.RESTARTING
+    return failed_state, _end(status, ended)
 
 
 def _end(status: Json, ended: Json) -> str:
     if ended.get("reason") == "OOMKilled":
-        return "was killed: it needed more memory than it may have"
+        return "was killed: it exceeded its memory limit (OOMKilled)"
     if status.get("reason") in ("Evicted", "NodeLost"):
-        return f"{status['reason']}: {short(str(status.get('message') or 'no word why'))}"
-    code, said = ended.get("exitCode"), str(ended.get("message") or "").strip()
-    how = "ended without a word" if code is None else _code(int(code))
-    told = last_words(said) if said.startswith("{") else short(said)
-    return f"{how}: {told}" if told else how
+        return f"{status['reason']}: {short(str(status.get('message') or 'no reason was reported'))}"
+    code, text = ended.get("exitCode"), str(ended.get("message") or "").strip()
+    summary = "ended without an exit code" if code is None else _code(int(code))
+    detail = last_words(text) if text.startswith("{") else short(text)
+    return f"{summary}: {detail}" if detail else summary
 
 
 def _code(code: int) -> str:
@@ -117,12 +126,12 @@ def _unborn(pod: Json, status: Json, waiting: Json) -> tuple[ProcessState, str]:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             if condition.get("reason") == "SchedulingGated":
-                return ProcessState.WAITING, "waits until its queue admits it"
+                return ProcessState.WAITING, "waits for admission by its queue"
             return ProcessState.WAITING, f"fits on no node: {short(str(condition.get('message') or ''))}"
     node = (pod.get("spec") or {}).get("nodeName")
     if not node:
         return ProcessState.WAITING, "waits for a node"
-    return ProcessState.STARTING, f"its image and volumes are fetched on node {node}"
+    return ProcessState.STARTING, f"its image and volumes are being prepared on node {node}"
 
 
 def _labels(pod: Json) -> Json:
@@ -147,7 +156,7 @@ def _state(pod: Json) -> Json:
 
 def _ready(status: Json) -> bool:
     conditions = status.get("conditions") or ()
-    return any(held.get("type") == "Ready" and held.get("status") == "True" for held in conditions)
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
 
 
 def _started(pod: Json) -> datetime | None:
@@ -161,6 +170,6 @@ def _rank(role: str) -> int:
 
 
 def _natural(name: str) -> tuple[str, int]:
-    """rollout-2 before rollout-10."""
+    """Return a sort key that orders rollout-2 before rollout-10."""
     stem, _, number = name.rpartition("-")
     return (stem, int(number)) if number.isdecimal() else (name, 0)

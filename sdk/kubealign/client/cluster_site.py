@@ -1,4 +1,4 @@
-"""A cluster that runs jobs: the API server's AlignmentJobs, pods, logs and events, as the caller."""
+"""Backend that runs jobs in a cluster, through AlignmentJobs, pods, logs and events of the API server."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ _GONE_SECONDS = 120.0
 
 
 class ClusterSite:
-    """A Site. It closes `api`, and `figures` where they can be closed."""
+    """JobBackend of a cluster. Closes `api`, and the telemetry source if it has a close method."""
 
     kind = "cluster"
 
@@ -38,8 +38,13 @@ class ClusterSite:
         *,
         result_pod: ResultPod | None = None,
     ) -> None:
-        """`result_pod`: what results are fetched with where no pod of the job is left; by default the
-        environment says it."""
+        """Create the backend.
+
+        Args:
+            result_pod: Settings of the pod that reads a result when no pod of the job is left; by default
+                they come
+                from the environment.
+        """
         self.namespace = namespace
         self._api = api
         self._figures = figures
@@ -51,8 +56,8 @@ class ClusterSite:
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
-        made = await self._api.create(JOBS.collection(document["metadata"]["namespace"]), document, query)
-        return JobRecord(made)
+        created = await self._api.create(JOBS.collection(document["metadata"]["namespace"]), document, query)
+        return JobRecord(created)
 
     async def get(self, ref: JobRef) -> JobRecord:
         return JobRecord(await self._api.get(_path(ref)))
@@ -65,8 +70,10 @@ class ClusterSite:
         return JobRecord(await self._api.merge_patch(_path(ref), dict(patch), query))
 
     async def delete(self, ref: JobRef) -> None:
-        """Returns when the job is gone; its pods end in the background. Raises Unavailable where something
-        (a finalizer of somebody else) keeps it."""
+        """Delete a job and return when it is gone; its pods terminate in the background.
+
+        Raises Unavailable if a foreign finalizer keeps the job.
+        """
         job = await self.get(ref)
         options = {"propagationPolicy": "Background", "preconditions": {"uid": job.uid}}
         await self._api.delete(_path(ref), options)
@@ -76,8 +83,8 @@ class ClusterSite:
                     async for _ in records:
                         continue
         except TimeoutError as error:
-            what = f"job {ref} to go: something keeps it (kubectl get aj {ref.name} -o yaml: finalizers)"
-            raise Unavailable(f"waited {_GONE_SECONDS:g} s for {what}") from error
+            awaited = f"job {ref} to be deleted: a finalizer keeps it (kubectl get aj {ref.name} -o yaml)"
+            raise Unavailable(f"waited {_GONE_SECONDS:g} s for {awaited}") from error
 
     async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
         scalable(await self.get(ref))
@@ -97,11 +104,14 @@ class ClusterSite:
                 yield record
 
     async def _watch(self, ref: JobRef, job: JobRecord) -> AsyncGenerator[JobRecord]:
-        """What comes after `job`, until that one is gone; another of its name is another job."""
+        """Yield the changes after `job` until that job is deleted.
+
+        Another job of the same name ends the watch too.
+        """
         query = {"fieldSelector": f"metadata.name={ref.name}"}
-        known = {job.uid: dict(job.resource)}
-        async with aclosing(changes(self._api, JOBS.collection(ref.namespace), query, known=known)) as found:
-            async for change in found:
+        known_jobs = {job.uid: dict(job.resource)}
+        async with aclosing(changes(self._api, JOBS.collection(ref.namespace), query, known=known_jobs)) as job_changes:
+            async for change in job_changes:
                 record = JobRecord(whole(change.item))
                 if record.uid != job.uid or change.gone:
                     return
@@ -111,12 +121,12 @@ class ClusterSite:
         job = await self.get(ref)
         pods = await self._pods(job)
         names = [name for pod in pods if (name := cluster_processes.process_of(pod))]
-        says: Mapping[str, Mapping[str, Any]] = {}
+        heartbeat_by_name: Mapping[str, Mapping[str, Any]] = {}
         with suppress(KubealignError):
-            # The pods are known without: what they say of themselves is the lesser part.
-            says = await self.heartbeats(ref, names)
-        held = job.phase in (JobPhase.SUSPENDING, JobPhase.SUSPENDED)
-        return cluster_processes.processes(pods, says, time.time(), over=_over(job), held=held)
+            # Heartbeats are optional: the pods alone suffice for the process records.
+            heartbeat_by_name = await self.heartbeats(ref, names)
+        suspended = job.phase in (JobPhase.SUSPENDING, JobPhase.SUSPENDED)
+        return cluster_processes.processes(pods, heartbeat_by_name, time.time(), over=_over(job), held=suspended)
 
     async def logs(
         self,
@@ -128,30 +138,30 @@ class ClusterSite:
         tail: int | None = None,
     ) -> AsyncGenerator[LogLine]:
         job = await self.get(ref)
-        wanted = cluster_logs.chosen(process, role, cluster_processes.role_of)
+        pod_filter = cluster_logs.chosen(process, role, cluster_processes.role_of)
         if not follow:
             pods = await self._pods(job)
-            if (process or role) and not any(map(wanted, pods)):
-                there = [cluster_processes.process_of(pod) for pod in pods]
-                raise cluster_logs.nothing_of(ref, process, role, there)
-            lines = cluster_logs.written(self._api, ref, job.uid, wanted, tail)
+            if (process or role) and not any(map(pod_filter, pods)):
+                names = [cluster_processes.process_of(pod) for pod in pods]
+                raise cluster_logs.nothing_of(ref, process, role, names)
+            lines = cluster_logs.written(self._api, ref, job.uid, pod_filter, tail)
             async with aclosing(lines):
                 async for line in lines:
                     yield line
             return
-        over = asyncio.Event()
-        ending = asyncio.create_task(self._until_over(ref, job, over))
+        finished = asyncio.Event()
+        finish_task = asyncio.create_task(self._until_over(ref, job, finished))
         try:
-            async with aclosing(cluster_logs.followed(self._api, ref, job.uid, wanted, tail, over)) as coming:
-                async for line in coming:
+            async with aclosing(cluster_logs.followed(self._api, ref, job.uid, pod_filter, tail, finished)) as followed_lines:
+                async for line in followed_lines:
                     yield line
-            await ending
+            await finish_task
         finally:
-            ending.cancel()
-            await asyncio.wait([ending])
+            finish_task.cancel()
+            await asyncio.wait([finish_task])
 
     async def _until_over(self, ref: JobRef, job: JobRecord, over: asyncio.Event) -> None:
-        """Also set where the job is gone, or nobody can say."""
+        """Set the event when the job has finished, was deleted, or can no longer be watched."""
         try:
             if not _over(job):
                 async with aclosing(self._watch(ref, job)) as records:
@@ -163,12 +173,12 @@ class ClusterSite:
 
     async def events(self, ref: JobRef) -> Sequence[JobEvent]:
         job, path = await self.get(ref), EVENTS.collection(ref.namespace)
-        own, of_pods = await asyncio.gather(
+        job_events, pod_events = await asyncio.gather(
             list_all(self._api, path, {"fieldSelector": f"regarding.uid={job.uid}"}),
             list_all(self._api, path, {"fieldSelector": "regarding.kind=Pod"}),
         )
-        theirs = cluster_events.of_pods(of_pods[0], job)
-        return cluster_events.events([*own[0], *theirs], ref.name, job.created)
+        own_pod_events = cluster_events.of_pods(pod_events[0], job)
+        return cluster_events.events([*job_events[0], *own_pod_events], ref.name, job.created)
 
     async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
         return await self._figures.metrics(ref, after, count)

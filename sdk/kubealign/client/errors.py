@@ -1,4 +1,4 @@
-"""How a request can end other than well. Each text says what to do about it."""
+"""Errors raised by the client. Each message states the remedy."""
 
 from collections.abc import Sequence
 
@@ -6,19 +6,22 @@ from kubealign.spec.errors import SpecError
 
 
 class KubealignError(Exception):
-    """All that a client raises."""
+    """Base class of all errors raised by the client."""
 
 
 class JobNotFound(KubealignError):
-    """There is no such job."""
+    """The job does not exist."""
 
 
 class JobExists(KubealignError):
-    """There is a job of this name already."""
+    """A job with this name already exists."""
 
 
 class JobInvalid(KubealignError):
-    """The job, or a change to it, is refused. `errors`: place by place, where they are known."""
+    """The job, or a change to a job, was rejected.
+
+    `errors` holds one entry per invalid field where the fields are known.
+    """
 
     def __init__(self, message: str, errors: Sequence[SpecError] = ()) -> None:
         super().__init__(message)
@@ -26,28 +29,28 @@ class JobInvalid(KubealignError):
 
 
 class Conflict(KubealignError):
-    """The job has changed meanwhile, or is in a state that does not allow it."""
+    """The job has changed since it was read, or its state does not allow the request."""
 
 
 class Unauthenticated(KubealignError):
-    """Nobody knows who asks: a token is missing, wrong or expired."""
+    """The caller could not be identified: a token is missing, wrong or expired."""
 
 
 class Forbidden(KubealignError):
-    """Whoever asks may not do this here."""
+    """The caller is not permitted to do this."""
 
 
 class Unavailable(KubealignError):
-    """What was asked did not answer in time. The request may have been carried out or not."""
+    """The server did not respond in time. The request may or may not have been carried out."""
 
 
 class NotPossible(KubealignError):
-    """It cannot be done with this job, or here."""
+    """The request is not possible for this job or in this environment."""
 
 
 class JobFailed(KubealignError):
-    """The job that was waited for has failed; the text is its cause."""
+    """The awaited job has failed; the message is the cause."""
 
 
 class WaitTimeout(KubealignError):
-    """The job was not there in time; the text says what it waits for."""
+    """The job did not reach the awaited phase in time; the message states what the job is waiting for."""

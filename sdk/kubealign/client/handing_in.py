@@ -1,4 +1,4 @@
-"""What may be handed in: a job, a document, a YAML text, a file, or several of these."""
+"""Parses submissions: a job, a document, a YAML text, a file, or several of these."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from kubealign.spec.errors import SpecError, SpecErrors
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.load import job_of_value, jobs_of_text, load_jobs
 
-#: One document: a job, or what its YAML holds.
+#: One document: a job, or its YAML as a mapping.
 Document: TypeAlias = AlignmentJob | Mapping[str, Any]
-#: A YAML text, or a file of one; either may hold several documents.
+#: A YAML text or a path of a YAML file; either may hold several documents.
 Text: TypeAlias = str | Path
 
 _FILES = (".yaml", ".yml", ".json")
@@ -21,22 +21,22 @@ _FILES = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True)
 class HandedIn:
-    """Documents, each after those that it depends on. `several`: whether a list is meant, even of one."""
+    """Documents in dependency order. `is_list`: the submission was a list, even one of a single job."""
 
     documents: Sequence[dict[str, Any]]
     several: bool
 
 
 def handed_in(given: Document | Text | Sequence[Document | Text]) -> HandedIn:
-    """Raises JobInvalid with everything that is wrong."""
+    """Parse a submission. Raises JobInvalid with all errors."""
     try:
         if isinstance(given, str | Path | AlignmentJob | Mapping):
             jobs = _jobs(given)
             several = len(jobs) > 1
         else:
-            jobs, several = [job for one in given for job in _jobs(one)], True
+            jobs, several = [job for item in given for job in _jobs(item)], True
         _refuse_same_names(jobs)
-        # Whether the others are there, the site knows.
+        # The backend checks that the other dependencies exist.
         ordered = order(jobs, finished=lambda name: True)
     except SpecErrors as errors:
         raise JobInvalid(str(errors), errors.errors) from None
@@ -44,7 +44,7 @@ def handed_in(given: Document | Text | Sequence[Document | Text]) -> HandedIn:
 
 
 def document_of(job: AlignmentJob) -> dict[str, Any]:
-    """The job with what was set, defaults left out."""
+    """Return the job's document with the fields that were set; defaults are omitted."""
     return {
         "apiVersion": job.api_version,
         "kind": job.kind,
@@ -62,18 +62,18 @@ def _jobs(given: Document | Text) -> list[AlignmentJob]:
         return load_jobs(given)
     if not isinstance(given, str):
         raise JobInvalid(
-            f"a {type(given).__name__} is no job: hand in an AlignmentJob, a dict, a YAML text or a Path"
+            f"a {type(given).__name__} is not a job: submit an AlignmentJob, a dict, a YAML text or a Path"
         )
-    # The name of a file is no YAML that could be a job.
-    named = given.strip().endswith(_FILES) and "\n" not in given.strip()
-    return load_jobs(Path(given.strip())) if named else jobs_of_text(given)
+    # A file name is not YAML of a job, so the two cannot be confused.
+    is_file_name = given.strip().endswith(_FILES) and "\n" not in given.strip()
+    return load_jobs(Path(given.strip())) if is_file_name else jobs_of_text(given)
 
 
 def _refuse_same_names(jobs: Sequence[AlignmentJob]) -> None:
     names = [job.name for job in jobs]
-    again = [name for index, name in enumerate(names) if name in names[:index]]
-    if again:
+    duplicates = [name for index, name in enumerate(names) if name in names[:index]]
+    if duplicates:
         raise SpecErrors(
-            SpecError("another job of these has this name: rename one", "metadata.name", name)
-            for name in again
+            SpecError("another job of this submission has this name: rename one", "metadata.name", name)
+            for name in duplicates
         )

@@ -1,4 +1,4 @@
-"""One job, and what can be done with it."""
+"""Handle of one job for the synchronous client."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,15 +16,19 @@ if TYPE_CHECKING:
 
 
 class Job(JobView):
-    """A job of an AlignmentClient, whose methods of the same names say more. What changes the job takes what
-    it has become into the handle."""
+    """Handle of a job of an AlignmentClient.
+
+    The methods are documented at the client's methods of the same names. A method that changes the job
+    updates the
+    handle.
+    """
 
     def __init__(self, client: "AlignmentClient", record: JobRecord) -> None:
         super().__init__(record)
         self._client = client
 
     def refresh(self) -> "Job":
-        """Ask how it is now; the same handle."""
+        """Fetch the present state of the job; returns the same handle."""
         return self._became(self._client.get(self.name, self.namespace))
 
     def wait(

@@ -1,4 +1,4 @@
-"""A job as a notebook shows it. Pure; whatever a job says of itself is text, never markup."""
+"""Notebook representation of a job. Pure; texts of the job are escaped, never markup."""
 
 from html import escape
 
@@ -15,9 +15,9 @@ _OTHER = "#6e7781"
 
 
 def job_html(record: JobRecord) -> str:
-    """Phase, steps as a bar, reward, what it says, and its roles."""
+    """Return phase, step progress bar, reward, message and roles as HTML."""
     status = record.status
-    phase = str(record.phase or "not looked at yet")
+    phase = str(record.phase or "not reconciled yet")
     colour = _COLOURS.get(record.phase, _OTHER) if record.phase is not None else _OTHER
     parts = [
         f"<div><b>{escape(record.name)}</b> <span>{escape(record.namespace)}</span> "
@@ -27,10 +27,10 @@ def job_html(record: JobRecord) -> str:
     ]
     if status.max_steps:
         parts.append(_bar(status.step or 0, status.max_steps, colour))
-    figures = [("reward", status.reward), ("KL", status.kl), ("weights", status.weight_version)]
-    told = [f"{name} {value:.4g}" for name, value in figures if value is not None]
-    if told:
-        parts.append(f"<div>{escape(' · '.join(told))}</div>")
+    metrics = [("reward", status.reward), ("KL", status.kl), ("weights", status.weight_version)]
+    texts = [f"{name} {value:.4g}" for name, value in metrics if value is not None]
+    if texts:
+        parts.append(f"<div>{escape(' · '.join(texts))}</div>")
     if status.message:
         parts.append(f"<div style='white-space:pre-wrap'>{escape(status.message)}</div>")
     if status.roles:
@@ -39,12 +39,12 @@ def job_html(record: JobRecord) -> str:
     return f"<div style='font-family:system-ui,sans-serif;line-height:1.6'>{''.join(parts)}</div>"
 
 
-def _bar(step: int, most: int, colour: str) -> str:
-    done = min(100.0, 100.0 * step / most)
+def _bar(step: int, max_steps: int, colour: str) -> str:
+    percent = min(100.0, 100.0 * step / max_steps)
     return (
         "<div style='display:flex;align-items:center;gap:8px'>"
-        f"<div role='progressbar' aria-valuenow='{step}' aria-valuemin='0' aria-valuemax='{most}' "
+        f"<div role='progressbar' aria-valuenow='{step}' aria-valuemin='0' aria-valuemax='{max_steps}' "
         "style='width:240px;height:8px;border-radius:4px;background:rgba(127,127,127,.3)'>"
-        f"<div style='width:{done:.1f}%;height:8px;border-radius:4px;background:{colour}'></div></div>"
-        f"<span>step {step} of {most}</span></div>"
+        f"<div style='width:{percent:.1f}%;height:8px;border-radius:4px;background:{colour}'></div></div>"
+        f"<span>step {step} of {max_steps}</span></div>"
     )

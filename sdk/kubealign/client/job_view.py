@@ -1,4 +1,4 @@
-"""What a job's handle shows of it without asking again."""
+"""Common base of the job handles: the last known state of a job, without I/O."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from kubealign.spec.status import AlignmentJobStatus, JobPhase
 
 
 class JobView:
-    """A job as it was when it was last asked for: `refresh` asks again."""
+    """Job as of the last request; `refresh` updates it."""
 
     def __init__(self, record: JobRecord) -> None:
         self.record = record
@@ -33,7 +33,7 @@ class JobView:
 
     @property
     def phase(self) -> JobPhase | None:
-        """None: nobody has looked at it yet."""
+        """Phase of the job; None if the job was not reconciled yet."""
         return self.record.phase
 
     @property
@@ -42,29 +42,29 @@ class JobView:
 
     @property
     def message(self) -> str:
-        """What it waits for, or why it failed; empty where there is nothing to say."""
+        """Awaited condition or failure reason; empty if the status has no message."""
         return self.record.status.message or ""
 
     @property
     def step(self) -> int:
-        """The last step that was done."""
+        """Last completed step."""
         return self.record.status.step or 0
 
     @property
     def job(self) -> AlignmentJob:
-        """What was asked for, typed."""
+        """The submitted job, typed."""
         return self.record.job
 
     @property
     def resource(self) -> Mapping[str, Any]:
-        """The whole document, as Kubernetes has it."""
+        """The full document, in Kubernetes form."""
         return self.record.resource
 
     def __repr__(self) -> str:
         status = self.record.status
         steps = f", step {status.step or 0} of {status.max_steps}" if status.max_steps else ""
         reward = f", reward {status.reward:.4g}" if status.reward is not None else ""
-        return f"<{type(self).__name__} {self.ref}: {self.phase or 'not looked at yet'}{steps}{reward}>"
+        return f"<{type(self).__name__} {self.ref}: {self.phase or 'not reconciled yet'}{steps}{reward}>"
 
     def _repr_html_(self) -> str:
         return job_html(self.record)

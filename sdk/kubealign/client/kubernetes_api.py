@@ -1,7 +1,8 @@
-"""Calls of the Kubernetes API on plain JSON, through the official client's connections and credentials.
+"""Kubernetes API client for plain JSON that reuses the connections and credentials of the official client.
 
-Each call has a deadline and gives what the server sent; the client's typed methods would make models of
-thousands of objects. What goes wrong is raised in the words of `errors`.
+Each call has a timeout and returns the server's JSON unchanged: the official client's typed methods would
+build
+models of thousands of objects. Failures are raised as the exceptions of `errors`.
 """
 
 import asyncio
@@ -29,21 +30,25 @@ Query = Mapping[str, str | int]
 
 PLAIN = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
-#: Seconds within which a call must be answered.
+#: Timeout of one call in seconds.
 CALL_SECONDS = 30.0
-#: A watch with bookmarks says something each minute: longer silence is a connection that broke.
+#: A watch with bookmarks sends data every minute: longer silence means a broken connection.
 WATCH_SILENCE_SECONDS = 90.0
 _TRIES = 3
 _LONGEST_PAUSE = 10.0
-#: A log's longest line: one that a process wrote without a line break is cut by the node at 16 KiB anyway.
+#: Longest log line. The node splits lines without a line break at 16 KiB anyway.
 _LINE_BYTES = 1 << 20
 
 
 class KubernetesApi:
-    """Paths are the API's, such as /api/v1/pods (see kubernetes_resources). An async context manager.
+    """Client of one API server; an async context manager.
 
-    `namespace`: the one that the context names. Every method raises a KubealignError: those of
-    `kubernetes_failures.failure`, and Unavailable when no whole answer came in time."""
+    Paths are API paths such as /api/v1/pods (see kubealign.kube.resources). `namespace` is the namespace
+    of the
+    kubeconfig context. Every method raises a KubealignError: those of
+    `kubealign.kube.errors.error_from_response`,
+    and Unavailable when no complete response arrives in time.
+    """
 
     def __init__(
         self,
@@ -67,32 +72,35 @@ class KubernetesApi:
         await self.close()
 
     async def close(self) -> None:
-        """Also for all that `with_token` gave."""
+        """Close the connections, including those of clients returned by `with_token`."""
         if self._token is None:
             await self._connections.close()
 
     @property
     def server(self) -> str:
-        """The API server's address."""
+        """Address of the API server."""
         return self._connections.server
 
     def with_token(self, token: str) -> "KubernetesApi":
-        """The same connections, as whoever this bearer token stands for; not to be closed by itself."""
+        """Return a client with the same connections that authenticates with this bearer token.
+
+        The returned client must not be closed separately.
+        """
         return KubernetesApi(self._connections, self.namespace, token=token, seconds=self._seconds)
 
     async def token(self) -> str | None:
-        """The caller's bearer token; None: there is none, as with a client certificate."""
+        """Return the caller's bearer token; None if there is none, as with a client certificate."""
         if self._token is not None:
             return self._token
-        held = await self._authorization()
-        kind, _, token = (held or "").partition(" ")
-        return token.strip() or None if kind.lower() == "bearer" else None
+        header = await self._authorization()
+        scheme, _, token = (header or "").partition(" ")
+        return token.strip() or None if scheme.lower() == "bearer" else None
 
     async def get(self, path: str, query: Query | None = None) -> Json:
         return await self._call("get", path, query=query)
 
     async def list(self, path: str, query: Query | None = None) -> Json:
-        """One page: `limit` and `continue` in `query`."""
+        """Return one page; `query` may contain `limit` and `continue`."""
         return await self._call("list", path, query=query)
 
     async def create(self, path: str, body: Json, query: Query | None = None) -> Json:
@@ -105,51 +113,63 @@ class KubernetesApi:
         return await self._call("delete", path, body=body)
 
     async def raw(self, path: str, query: Query, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        """Status and body of a GET, whatever they are: for what the API server passes on to somebody else."""
+        """Return the status and body of a GET request, whatever they are.
+
+        Used for responses that the API server proxies from another server.
+        """
         import aiohttp
 
         call = Call("get", path)
         timeout = aiohttp.ClientTimeout(total=self._seconds)
         try:
-            async with self._answered(call, query=query, timeout=timeout, headers=headers) as answer:
-                return answer.status, await answer.read()
+            async with self._answered(call, query=query, timeout=timeout, headers=headers) as response:
+                return response.status, await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._away(call, error) from error
 
     async def watch(
         self, path: str, query: Query, silence: float = WATCH_SILENCE_SECONDS
     ) -> AsyncGenerator[Json]:
-        """The events (type, object) since `resourceVersion` in `query`, until the server ends the watch. To
-        be closed (contextlib.aclosing) by whoever leaves early.
+        """Yield the events (type, object) since the `resourceVersion` in `query` until the server ends the
+        watch.
 
-        `silence`: seconds without a byte after which the connection counts as broken. Raises WatchExpired
-        when only a new list helps."""
-        whole = {"watch": 1, "allowWatchBookmarks": "true", **query}
-        async with self._stream("watch", path, whole, silence) as answer:
+        A caller that stops early must close the generator (contextlib.aclosing).
+
+        Args:
+            idle_timeout: Seconds without a byte after which the connection is considered broken.
+
+        Raises:
+            WatchExpired: The resource version is too old; a new list is required.
+        """
+        watch_query = {"watch": 1, "allowWatchBookmarks": "true", **query}
+        async with self._stream("watch", path, watch_query, silence) as answer:
             async for line in self._lines(answer):
                 event = json.loads(line)
                 if event.get("type") == "ERROR":
-                    told = event.get("object") or {}
-                    code = int(told.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
-                    raise failure(Call("watch", path), code, json.dumps(told).encode(), self.server)
+                    status = event.get("object") or {}
+                    code = int(status.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
+                    raise failure(Call("watch", path), code, json.dumps(status).encode(), self.server)
                 yield event
 
     async def stream_lines(
         self, path: str, query: Query | None = None, silence: float | None = None
     ) -> AsyncGenerator[str]:
-        """The lines of a text, as they come. To be closed as `watch`."""
+        """Yield the lines of a text response as they arrive. Must be closed like `watch`."""
         async with self._stream("get", path, query, silence) as answer:
             async for line in self._lines(answer):
                 yield line.decode(errors="replace")
 
     @asynccontextmanager
     async def socket(self, path: str, query: str) -> AsyncIterator["aiohttp.ClientWebSocketResponse"]:
-        """Of a command in a pod (pods/NAME/exec): each message begins with the channel's number."""
+        """Open the WebSocket of a command in a pod (pods/NAME/exec).
+
+        Each message begins with the channel number.
+        """
         import aiohttp
 
         client = self._client()
         headers = await self._headers(PLAIN)
-        # The session is made with the first request: there is none yet where this is the first.
+        # aiohttp's session is created by the first request, which may not have been sent yet.
         session: aiohttp.ClientSession | None = client.rest_client.pool_manager
         if session is None:
             await self.get("/version")
@@ -175,29 +195,29 @@ class KubernetesApi:
         async with socket:
             yield socket
 
-    async def _call(self, verb: str, path: str, **how: Any) -> Json:
+    async def _call(self, verb: str, path: str, **options: Any) -> Json:
         import aiohttp
 
         call = Call(verb, path)
         timeout = aiohttp.ClientTimeout(total=self._seconds)
-        for left in reversed(range(_TRIES)):
+        for remaining_attempts in reversed(range(_TRIES)):
             try:
-                async with self._answered(call, timeout=timeout, **how) as answer:
+                async with self._answered(call, timeout=timeout, **options) as answer:
                     body = await answer.read()
-                    if answer.status == HTTPStatus.TOO_MANY_REQUESTS and left:
-                        # It was not carried out: the server asks for patience.
+                    if answer.status == HTTPStatus.TOO_MANY_REQUESTS and remaining_attempts:
+                        # The request was not carried out: the server asks the client to retry later.
                         await asyncio.sleep(_pause(answer.headers))
                         continue
                     if answer.status >= HTTPStatus.BAD_REQUEST:
                         raise failure(call, answer.status, body, self.server)
-                    held = json.loads(body)
-                    if not isinstance(held, dict):
-                        raise ValueError("it is no JSON object")
-                    return held
+                    result = json.loads(body)
+                    if not isinstance(result, dict):
+                        raise ValueError("the response is not a JSON object")
+                    return result
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                # ValueError: an answer that is cut off, or comes from something between us and the server.
+                # ValueError: a truncated response, or one from an intermediary such as a proxy.
                 raise self._away(call, error) from error
-        raise AssertionError("the last try gives or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
     async def _stream(
@@ -218,8 +238,8 @@ class KubernetesApi:
     async def _lines(self, answer: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
         pending = b""
         async for chunk in answer.content.iter_any():
-            *whole, pending = (pending + chunk).split(b"\n")
-            for line in whole:
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
                 yield line
             if len(pending) > _LINE_BYTES and answer.content_type != PLAIN:
                 yield pending
@@ -243,11 +263,11 @@ class KubernetesApi:
         method = {"create": "POST", "patch": "PATCH", "delete": "DELETE"}.get(call.verb, "GET")
         url = self.server + call.path + (f"?{urlencode(query)}" if query else "")
         rest: RESTClientObject = self._client().rest_client
-        whole = {**await self._headers(media), **(headers or {})}
-        sent = await rest.request(  # type: ignore[no-untyped-call]
-            method, url, headers=whole, body=body, _request_timeout=timeout
+        all_headers = {**await self._headers(media), **(headers or {})}
+        rest_response = await rest.request(  # type: ignore[no-untyped-call]
+            method, url, headers=all_headers, body=body, _request_timeout=timeout
         )
-        answer: aiohttp.ClientResponse = sent.response
+        answer: aiohttp.ClientResponse = rest_response.response
         async with answer:
             yield answer
 
@@ -262,15 +282,15 @@ class KubernetesApi:
     async def _authorization(self) -> str | None:
         if self._token is not None:
             return f"Bearer {self._token}"
-        held = await self._connections.configuration.get_api_key_with_prefix(
+        header = await self._connections.configuration.get_api_key_with_prefix(
             "BearerToken", alias="authorization"
         )
-        return None if held is None else str(held)
+        return None if header is None else str(header)
 
     def _away(self, call: Call, error: BaseException) -> KubealignError:
-        why = str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         return Unavailable(
-            f"the API server at {self.server} did not answer ({call}): {why}. "
+            f"the API server at {self.server} did not answer ({call}): {reason}. "
             "Is the cluster reachable from here?"
         )
 
@@ -281,12 +301,21 @@ async def connect(
     *,
     seconds: float = CALL_SECONDS,
 ) -> KubernetesApi:
-    """As kubectl finds it: the kubeconfig that is named, KUBECONFIG, ~/.kube/config; in a pod its service
-    account. To be closed. `seconds`: the deadline of one call.
+    """Connect to a cluster, located in the same way as by kubectl.
 
-    Raises Unavailable where there is no cluster, NotPossible for a kubeconfig that is not sound."""
+    The first of these is used: the given kubeconfig, KUBECONFIG, ~/.kube/config, the service account of
+    the pod.
+    The caller must close the returned client.
+
+    Args:
+        timeout: Timeout of one call in seconds.
+
+    Raises:
+        Unavailable: No cluster was found.
+        NotPossible: The kubeconfig is invalid.
+    """
     login = await log_in(kubeconfig, context)
-    # Streams of logs and changes hold their connections as long as they last.
+    # Log and watch streams occupy their connections for as long as they last.
     login.configuration.connection_pool_maxsize = 0
     return KubernetesApi(Connections(login.configuration), login.namespace, seconds=seconds)
 

@@ -1,11 +1,11 @@
-"""The connections to one API server, with the caller's own credentials and without any."""
+"""Connections to one API server, with the caller's own credentials and without credentials."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient, Configuration
 
-#: Of a Configuration: where the server is and how it is known, but nothing of who asks.
+#: Fields of a Configuration that locate and verify the server; none of them is a credential.
 _OF_THE_SERVER = (
     "host",
     "ssl_ca_cert",
@@ -19,7 +19,7 @@ _OF_THE_SERVER = (
 
 
 class Connections:
-    """What is shared by all that talk to one API server."""
+    """Connection pool shared by all clients of one API server."""
 
     def __init__(self, configuration: "Configuration") -> None:
         self._configuration = configuration
@@ -28,6 +28,7 @@ class Connections:
 
     @property
     def server(self) -> str:
+        """Address of the API server."""
         return str(self._configuration.host)
 
     @property
@@ -35,7 +36,7 @@ class Connections:
         return self._configuration
 
     def own(self) -> "ApiClient":
-        """With the credentials of the kubeconfig or the pod."""
+        """Return the client with the credentials of the kubeconfig or the pod."""
         from kubernetes.aio.client import ApiClient
 
         if self._own is None:
@@ -43,17 +44,20 @@ class Connections:
         return self._own
 
     def anonymous(self) -> "ApiClient":
-        """Without any: to be used with a token of somebody else. A client certificate would go before it."""
+        """Return a client without credentials, for requests with another caller's token.
+
+        A client certificate would take precedence over that token.
+        """
         from kubernetes.aio.client import ApiClient, Configuration
 
         if self._configuration.cert_file is None:
             return self.own()
         if self._anonymous is None:
-            bare = Configuration()
+            configuration = Configuration()
             for name in _OF_THE_SERVER:
-                setattr(bare, name, getattr(self._configuration, name))
-            bare.connection_pool_maxsize = self._configuration.connection_pool_maxsize
-            self._anonymous = ApiClient(bare)
+                setattr(configuration, name, getattr(self._configuration, name))
+            configuration.connection_pool_maxsize = self._configuration.connection_pool_maxsize
+            self._anonymous = ApiClient(configuration)
         return self._anonymous
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the API server says when it refuses, in the words of this SDK. Pure."""
+"""Translates error responses of the API server to the exceptions of the SDK. Pure."""
 
 import json
 import re
@@ -23,28 +23,28 @@ from kubealign.client.kubernetes_resources import JOBS
 from kubealign.spec.errors import SpecError
 
 _INSTALL = "helm install kubealign charts/kubealign -n kubealign-system --create-namespace"
-#: `Invalid value: "held": what is wrong`; an object, or what has the wrong type, is shown by its type alone.
+#: Matches `Invalid value: "VALUE": ERROR`. Objects and values of a wrong type appear by their type only.
 _HELD = re.compile(
-    r'^(?:Invalid|Unsupported) value: (?P<held>"(?:[^"\\]|\\.)*"|[^\s:]+): (?P<text>.+)$', re.S
+    r'^(?:Invalid|Unsupported) value: (?P<value>"(?:[^"\\]|\\.)*"|[^\s:]+): (?P<text>.+)$', re.S
 )
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 _BIG_TYPES = ("object", "array", "null")
-#: Said beside the errors that kept the rules from being looked at.
+#: Accompanies the errors that prevented the evaluation of the rules.
 _UNCHECKED = "some validation rules were not checked"
 _LONGEST = 60
 
 
 class ObjectMissing(NotPossible):
-    """There is no such object of a kind other than jobs."""
+    """An object of a kind other than AlignmentJob does not exist."""
 
 
 class WatchExpired(Conflict):
-    """What is asked for lies too far in the past: list again."""
+    """The requested resource version is too old: a new list is required."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of the API, for its errors. `verb` as RBAC has it."""
+    """API call, as described in error messages. `verb` is an RBAC verb."""
 
     verb: str
     path: str
@@ -61,7 +61,7 @@ class Call:
 
     @property
     def target(self) -> tuple[str, str]:
-        """(resource with its subresource, name)."""
+        """Resource (with its subresource) and object name."""
         rest = self._parts[2:] if self.namespace else self._parts
         resource, name, below = ([*rest, "", ""])[0], ([*rest, "", ""])[1], "/".join(rest[2:3])
         return f"{resource}/{below}" if below else resource, name
@@ -72,25 +72,26 @@ class Call:
 
     def __str__(self) -> str:
         resource, name = self.target
-        where = f" in namespace {self.namespace}" if self.namespace else " in every namespace"
-        return f"{self.verb} {resource}{f' {name}' if name else ''}{where}"
+        location = f" in namespace {self.namespace}" if self.namespace else " in every namespace"
+        return f"{self.verb} {resource}{f' {name}' if name else ''}{location}"
 
 
 def failure(call: Call, status: int, body: bytes, server: str) -> KubealignError:
-    """The error to raise for an answer that is none of success."""
-    told = _status(body)
-    message = str(told.get("message") or body[:300].decode(errors="replace").strip() or _phrase(status))
+    """Return the exception for an unsuccessful response."""
+    status_object = _status(body)
+    text = body[:300].decode(errors="replace").strip()
+    message = str(status_object.get("message") or text or _phrase(status))
     if status == HTTPStatus.UNAUTHORIZED:
         return Unauthenticated(
-            f"the API server at {server} does not know who asks: the credentials are missing, wrong or "
-            "expired. Log in to the cluster again, or name another context"
+            f"the API server at {server} could not identify the caller: the credentials are missing, wrong "
+            "or expired. Log in to the cluster again, or name another context"
         )
     if status == HTTPStatus.FORBIDDEN:
-        return _forbidden(call, told, message)
+        return _forbidden(call, status_object, message)
     if status == HTTPStatus.NOT_FOUND:
-        return _missing(call, told, message)
+        return _missing(call, status_object, message)
     if status == HTTPStatus.CONFLICT:
-        return _conflict(call, told, message)
+        return _conflict(call, status_object, message)
     if status == HTTPStatus.GONE:
         return WatchExpired(f"{call}: {message}")
     if status in (
@@ -98,7 +99,7 @@ def failure(call: Call, status: int, body: bytes, server: str) -> KubealignError
         HTTPStatus.UNPROCESSABLE_ENTITY,
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     ):
-        return _invalid(call, told, message)
+        return _invalid(call, status_object, message)
     if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return Unavailable(
             f"the API server at {server} could not {call}: {status} {message}; try again later"
@@ -109,7 +110,7 @@ def failure(call: Call, status: int, body: bytes, server: str) -> KubealignError
 def _forbidden(call: Call, told: Mapping[str, Any], message: str) -> KubealignError:
     # Admission plugins (quotas, Pod Security, policies) refuse with the same status as missing rights.
     if "cannot" not in message and told.get("reason") == "Forbidden" and call.verb in ("create", "patch"):
-        return Forbidden(f"the cluster's rules do not let you {call}: {message}")
+        return Forbidden(f"the admission rules of the cluster do not allow you to {call}: {message}")
     remedy = (
         "ask its administrator for the role `edit` there" if call.namespace else "name a namespace of yours"
     )
@@ -120,13 +121,14 @@ def _missing(call: Call, told: Mapping[str, Any], message: str) -> KubealignErro
     details = told.get("details") or {}
     name = str(details.get("name") or "")
     if details.get("kind") == "namespaces":
-        there = "there is no such namespace in this cluster: name another, or kubectl create namespace"
+        problem = "no such namespace in this cluster: name another, or kubectl create namespace"
         return JobInvalid(
-            f"metadata.namespace: {there} {name}", [SpecError(there, "metadata.namespace", name)]
+            f"metadata.namespace: {problem} {name}", [SpecError(problem, "metadata.namespace", name)]
         )
     if not name and call.about_jobs:
         return NotPossible(
-            f"kubealign is not installed in this cluster: it knows no AlignmentJobs. Install it: {_INSTALL}"
+            "kubealign is not installed in this cluster, which has no AlignmentJob resource. "
+            f"Install it: {_INSTALL}"
         )
     if call.about_jobs:
         return JobNotFound(f"there is no job {call.target[1] or name} in namespace {call.namespace}")
@@ -154,39 +156,39 @@ def _invalid(call: Call, told: Mapping[str, Any], message: str) -> KubealignErro
 
 def _causes(told: Mapping[str, Any], message: str, job: str | None) -> Iterator[SpecError]:
     for cause in (told.get("details") or {}).get("causes") or ():
-        said = str(cause.get("message") or "")
-        if "unknown field" in said or said.startswith(_UNCHECKED):
+        text_of_cause = str(cause.get("message") or "")
+        if "unknown field" in text_of_cause or text_of_cause.startswith(_UNCHECKED):
             continue
         field = str(cause.get("field") or "")
-        text, held = _taken_apart(said)
+        text, value = _taken_apart(text_of_cause)
         yield SpecError(
-            text.removeprefix(f"{field} in body "), "" if field == "<nil>" else field, held, job=job
+            text.removeprefix(f"{field} in body "), "" if field == "<nil>" else field, value, job=job
         )
     for field in _UNKNOWN.findall(message):
-        remedy = "the kubealign of this cluster has no such field: upgrade it, or remove the field"
+        remedy = "the kubealign version of this cluster has no such field: upgrade it, or remove the field"
         yield SpecError(remedy, field, job=job)
 
 
 def _taken_apart(text: str) -> tuple[str, str]:
-    """(what is wrong, what was held)."""
-    found = _HELD.match(text)
-    if found is None:
+    """Split a validation message into the error text and the invalid value."""
+    matched = _HELD.match(text)
+    if matched is None:
         return text.removeprefix("Invalid value: "), ""
-    held, said = found["held"], found["text"]
-    by_type = held.strip('"') in _BIG_TYPES or "must be of type" in said
-    return said, "" if by_type else held[:_LONGEST]
+    value, error_text = matched["value"], matched["text"]
+    by_type = value.strip('"') in _BIG_TYPES or "must be of type" in error_text
+    return error_text, "" if by_type else value[:_LONGEST]
 
 
 def _status(body: bytes) -> Mapping[str, Any]:
     try:
-        told = json.loads(body)
+        status_object = json.loads(body)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return status_object if isinstance(status_object, dict) else {}
 
 
 def _phrase(status: int) -> str:
     try:
         return HTTPStatus(status).phrase
     except ValueError:
-        return "an unknown answer"
+        return "unknown status"

@@ -1,4 +1,4 @@
-"""Where the kinds that a client touches live in the Kubernetes API."""
+"""API paths of the resources used by the client."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -8,18 +8,18 @@ from kubealign.spec.job import API_VERSION
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of object: `base` is /api/v1 or /apis/GROUP/VERSION."""
+    """Kind of API object. `base` is /api/v1 or /apis/GROUP/VERSION."""
 
     base: str
     plural: str
 
     def collection(self, namespace: str | None = None) -> str:
-        """The path of all of them, in one namespace or in every one."""
-        inside = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
-        return f"{self.base}{inside}/{self.plural}"
+        """Return the path of all objects, in one namespace or in every namespace."""
+        namespace_path = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+        return f"{self.base}{namespace_path}/{self.plural}"
 
     def named(self, namespace: str, name: str) -> str:
-        """The path of one."""
+        """Return the path of one object."""
         return f"{self.collection(namespace)}/{quote(name, safe='')}"
 
 

@@ -1,4 +1,4 @@
-"""Label selectors as kubectl's -l has them: `a=b,c!=d,e in (f,g),h notin (i),j,!k`."""
+"""Label selectors in kubectl's -l syntax: `a=b,c!=d,e in (f,g),h notin (i),j,!k`."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from functools import lru_cache
 from kubealign.client.errors import JobInvalid
 from kubealign.spec.errors import SpecError
 
-#: Says of an object's labels whether it is meant.
+#: Tests the labels of an object.
 Matches = Callable[[Mapping[str, str]], bool]
 
 _COMMA = re.compile(r",(?![^(]*\))")
@@ -20,7 +20,10 @@ _AMONG = re.compile(rf"{_KEY}\s+(?P<sign>in|notin)\s*\(\s*(?P<values>{_VALUE}(\s
 
 @lru_cache(maxsize=256)
 def label_selector(text: str) -> Matches:
-    """All requirements of the selector together; an empty one is met by everything. Raises JobInvalid."""
+    """Return the predicate of a label selector: all its requirements must hold.
+
+    An empty selector matches every object. Raises JobInvalid.
+    """
     if not text.strip():
         return lambda labels: True
     requirements = [_requirement(part.strip(), text) for part in _COMMA.split(text)]
@@ -29,18 +32,18 @@ def label_selector(text: str) -> Matches:
 
 def _requirement(part: str, text: str) -> Matches:
     if match := _EXISTS.fullmatch(part):
-        key, wanted = match["key"], not match["absent"]
-        return lambda labels: (key in labels) is wanted
+        key, expected = match["key"], not match["absent"]
+        return lambda labels: (key in labels) is expected
     if match := _EQUALS.fullmatch(part):
         return _among(match["key"], frozenset({match["value"]}), match["sign"] != "!=")
     if match := _AMONG.fullmatch(part):
         values = frozenset(value.strip() for value in match["values"].split(","))
         return _among(match["key"], values, match["sign"] == "in")
-    message = "cannot be read: write a=b, a!=b, a in (b,c), a notin (b,c), a or !a, parted by commas"
+    message = "cannot be parsed: write a=b, a!=b, a in (b,c), a notin (b,c), a or !a, separated by commas"
     error = SpecError(message, "labelSelector", part or text)
     raise JobInvalid(str(error), [error])
 
 
-def _among(key: str, values: frozenset[str], wanted: bool) -> Matches:
-    # As in Kubernetes, an object without the label is not among them, so it meets != and notin.
-    return lambda labels: (labels.get(key) in values) is wanted
+def _among(key: str, values: frozenset[str], expected: bool) -> Matches:
+    # An object without the label matches != and notin, like in Kubernetes.
+    return lambda labels: (labels.get(key) in values) is expected

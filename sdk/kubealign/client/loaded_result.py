@@ -1,4 +1,4 @@
-"""A job's result, loaded for use."""
+"""Loads the model and tokenizer of a job's result."""
 
 import json
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _REWARD_MODEL = "ForSequenceClassification"
 
 @dataclass(frozen=True)
 class Result:
-    """`model`: a transformers model, with a score head where the job made a reward model."""
+    """Loaded result. `model`: a transformers model, with a score head if the job trained a reward model."""
 
     path: Path
     model: Any = field(repr=False)
@@ -23,22 +23,25 @@ class Result:
 
 
 def load(path: Path, **arguments: Any) -> Result:
-    """The model and tokenizer of a result's folder; `arguments` go to the model's from_pretrained. Raises
-    NotPossible for the rows of a job that makes data, and where transformers or torch is not installed."""
+    """Load the model and tokenizer of a result folder; `arguments` are passed to the model's from_pretrained.
+
+    Raises NotPossible for the rows of a data generation job, and if transformers or torch is not
+    installed.
+    """
     if (path / JOB_ROWS).exists():
         raise NotPossible(f"{path} holds rows, not a model: read {path / JOB_ROWS}, one JSON object a line")
     missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
     if missing:
         raise NotPossible(f"the result at {path} cannot be loaded here: pip install {' '.join(missing)}")
-    kinds: Any = import_module("transformers")
-    scores = any(name.endswith(_REWARD_MODEL) for name in _architectures(path))
-    auto = kinds.AutoModelForSequenceClassification if scores else kinds.AutoModelForCausalLM
-    return Result(path, auto.from_pretrained(path, **arguments), kinds.AutoTokenizer.from_pretrained(path))
+    transformers: Any = import_module("transformers")
+    is_reward_model = any(name.endswith(_REWARD_MODEL) for name in _architectures(path))
+    model_class = transformers.AutoModelForSequenceClassification if is_reward_model else transformers.AutoModelForCausalLM
+    return Result(path, model_class.from_pretrained(path, **arguments), transformers.AutoTokenizer.from_pretrained(path))
 
 
 def _architectures(path: Path) -> list[str]:
     try:
-        held = json.loads((path / "config.json").read_bytes())
+        config = json.loads((path / "config.json").read_bytes())
     except (OSError, ValueError) as error:
-        raise NotPossible(f"{path} holds no model that can be read: {error}") from None
-    return [str(name) for name in held.get("architectures") or []]
+        raise NotPossible(f"{path} has no readable model: {error}") from None
+    return [str(name) for name in config.get("architectures") or []]

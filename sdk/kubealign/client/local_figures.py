@@ -1,4 +1,4 @@
-"""What a run's files hold of its figures and samples."""
+"""Reads metrics and samples from the files of a run directory."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from kubealign.client.local_lines import is_after, objects_after, objects_before
 from kubealign.read_model import Sample, StepMetrics, number_of, sample_of
 
 _NO_FIGURES = ("step", "fence", "time")
-#: A step's own line is among the last few: what is measured beside it has lines of its own.
+#: Number of last lines searched for a training step: validation metrics have lines of their own.
 _RECENT = 16
 
 
 @dataclass(frozen=True)
 class Newest:
-    """The last step that was trained. `time`: when it was told, in seconds since the epoch."""
+    """Last trained step. `time` is its reporting time in seconds since the epoch."""
 
     step: int
     time: float
@@ -24,62 +24,66 @@ class Newest:
 
 
 def read_metrics(path: Path, after: str, count: int) -> list[StepMetrics]:
-    """Of metrics.jsonl: at most `count` lines after the entry. Raises JobInvalid for what is no entry."""
+    """Read at most `count` entries of metrics.jsonl after an entry. Raises JobInvalid for an invalid entry.
+    """
     return [
-        StepMetrics(entry, _whole(held, "step"), _whole(held, "fence"), _values(held))
-        for entry, held in islice(objects_after(path, after), count)
+        StepMetrics(entry, _whole(document, "step"), _whole(document, "fence"), _values(document))
+        for entry, document in islice(objects_after(path, after), count)
     ]
 
 
 def newest_step(path: Path) -> Newest | None:
-    """Of metrics.jsonl; None as long as no step was trained."""
-    for _, held in islice(objects_before_end(path), _RECENT):
-        values = _values(held)
+    """Read the last step of metrics.jsonl; None if no step was trained yet."""
+    for _, document in islice(objects_before_end(path), _RECENT):
+        values = _values(document)
         if any(not name.startswith("val/") for name in values):
-            return Newest(_whole(held, "step"), float(held.get("time") or 0.0), values)
+            return Newest(_whole(document, "step"), float(document.get("time") or 0.0), values)
     return None
 
 
 def read_samples(path: Path, after: str, count: int, *, step: int | None, newest: bool) -> list[Sample]:
-    """Of samples.jsonl; see Figures.samples. Of a step that was done again, the last time."""
+    """Read samples of samples.jsonl; see TelemetrySource.samples.
+
+    Of a step that was repeated, only the samples of the last attempt are returned.
+    """
     if step is not None:
-        found = list(_of_step(path, step, after))
-        return found[:count] if newest else found[::-1][:count]
+        selected = list(_of_step(path, step, after))
+        return selected[:count] if newest else selected[::-1][:count]
     if newest:
-        found = []
-        for entry, held in objects_before_end(path):
-            if len(found) == count or not is_after(entry, after):
+        selected = []
+        for entry, document in objects_before_end(path):
+            if len(selected) == count or not is_after(entry, after):
                 break
-            found.append(_sample(entry, held))
-        return found
-    return [_sample(entry, held) for entry, held in islice(objects_after(path, after), count)]
+            selected.append(_sample(entry, document))
+        return selected
+    return [_sample(entry, document) for entry, document in islice(objects_after(path, after), count)]
 
 
 def _of_step(path: Path, step: int, after: str) -> Iterator[Sample]:
-    """Newest first."""
-    begun = False
-    for entry, held in objects_before_end(path):
+    """Yield the samples of the step's last attempt, newest first."""
+    is_in_step = False
+    for entry, document in objects_before_end(path):
         if not is_after(entry, after):
             return
-        if _whole(held, "step") == step:
-            begun = True
-            yield _sample(entry, held)
-        elif begun:
+        if _whole(document, "step") == step:
+            is_in_step = True
+            yield _sample(entry, document)
+        elif is_in_step:
             return
 
 
-def _sample(entry: str, held: dict[str, Any]) -> Sample:
-    return sample_of(entry, _whole(held, "step"), held)
+def _sample(entry: str, document: dict[str, Any]) -> Sample:
+    return sample_of(entry, _whole(document, "step"), document)
 
 
-def _values(held: Mapping[str, Any]) -> dict[str, float]:
+def _values(document: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: number
-        for name, value in held.items()
+        for name, value in document.items()
         if name not in _NO_FIGURES and (number := number_of(value)) is not None
     }
 
 
-def _whole(held: Mapping[str, Any], name: str) -> int:
-    value = held.get(name)
+def _whole(document: Mapping[str, Any], name: str) -> int:
+    value = document.get(name)
     return value if isinstance(value, int) else 0

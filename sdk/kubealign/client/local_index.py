@@ -1,7 +1,8 @@
-"""The runs of a folder, known without being read each time: a look at all of them costs one stat a run.
+"""Cached index of the runs in a folder; a scan of all runs costs one stat call per run.
 
-Whatever a runner or a client writes into a run's folder it renames into place, which changes the folder's own
-time. What only grows (figures, logs) is not kept here.
+Runners and clients replace files of a run directory by renaming, which changes the directory's
+modification time.
+Files that only grow (metrics, logs) are not cached.
 """
 
 import json
@@ -20,15 +21,15 @@ from kubealign.local.run_status import Phase
 from kubealign.local.standing import Facts, Standing, read_facts, standing
 from kubealign.spec.status import JobPhase
 
-#: A look at all runs that is not older than this is good enough for another caller.
+#: Age in seconds up to which a scan of all runs is reused.
 _FRESH_SECONDS = 0.5
-#: Two changes within the clock's grain look like one: a folder that has just changed is read again.
+#: Clock resolution: changes within it are indistinguishable, so a recently changed folder is read again.
 _GRAIN_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What the files of one run say, and where it stands. Times are seconds since the epoch."""
+    """Contents of one run's files, and the phase derived from them. Times are in seconds since the epoch."""
 
     folder: RunFolder
     name: str
@@ -40,11 +41,11 @@ class Stored:
     algorithm: str
     facts: Facts
     stands: Standing
-    #: The folder's time when it was read, in nanoseconds; `settled`: long enough ago for the clock to tell
-    #: the next change from this one.
+    #: Modification time of the folder when it was read, in nanoseconds. The flag after it is set once that
+    #: time is old enough for the clock to distinguish the next change.
     changed: int
     settled: bool
-    #: Of a job whose status is written anew only when it ends: the last step, and how long its file was then.
+    #: Last step, and the size of metrics.jsonl when it was read. The status file is only written at the end.
     newest: Newest | None = None
     newest_bytes: int = 0
 
@@ -59,7 +60,7 @@ class Stored:
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """Those of the last step."""
+        """Metrics of the last step."""
         if self.newest is not None:
             return self.newest.values
         return self.facts.status.metrics if self.facts.status is not None else {}
@@ -70,7 +71,7 @@ class Stored:
 
 
 class RunIndex:
-    """Every method reads files: call it from a thread. It may be used by several at once."""
+    """Thread-safe index. Every method reads files: call it from a thread."""
 
     def __init__(self, runs_dir: Path) -> None:
         self._runs_dir = runs_dir
@@ -79,14 +80,14 @@ class RunIndex:
         self._looked = -_FRESH_SECONDS
 
     def all(self) -> list[Stored]:
-        """Every run, in no order."""
+        """Return every run, unordered."""
         with self._lock:
             if time.monotonic() - self._looked >= _FRESH_SECONDS:
                 self._look()
             return list(self._stored.values())
 
     def one(self, name: str) -> Stored | None:
-        """The run of this name as it is now."""
+        """Return the present state of a run; None if it does not exist."""
         folder = RunFolder(self._runs_dir / name)
         with self._lock:
             try:
@@ -97,52 +98,52 @@ class RunIndex:
             return self._entry(name, changed)
 
     def forget(self) -> None:
-        """The next look is a new one: something was changed through this site."""
+        """Force the next read to scan again, after a change through this backend."""
         with self._lock:
             self._looked = -_FRESH_SECONDS
 
     def _look(self) -> None:
-        there = set()
+        names = set()
         try:
             with os.scandir(self._runs_dir) as entries:
                 for entry in entries:
                     if entry.name.startswith(".") or not entry.is_dir():
                         continue
-                    there.add(entry.name)
+                    names.add(entry.name)
                     try:
                         self._entry(entry.name, entry.stat().st_mtime_ns)
                     except FileNotFoundError:
-                        there.discard(entry.name)
+                        names.discard(entry.name)
         except FileNotFoundError:
-            # Nothing was ever run here.
+            # No job was ever run in this folder.
             pass
-        for name in self._stored.keys() - there:
+        for name in self._stored.keys() - names:
             del self._stored[name]
         self._looked = time.monotonic()
 
     def _entry(self, name: str, changed: int) -> Stored | None:
-        held = self._stored.get(name)
+        run = self._stored.get(name)
         settled = changed < time.time_ns() - _GRAIN_SECONDS * 1e9
-        if held is None or held.changed != changed or not held.settled:
-            held = _read(RunFolder(self._runs_dir / name), name, changed, settled)
-        elif not held.stands.phase.final:
-            held = _again(held)
-        if held is None:
+        if run is None or run.changed != changed or not run.settled:
+            run = _read(RunFolder(self._runs_dir / name), name, changed, settled)
+        elif not run.stands.phase.final:
+            run = _again(run)
+        if run is None:
             self._stored.pop(name, None)
         else:
-            self._stored[name] = held
-        return held
+            self._stored[name] = run
+        return run
 
 
 def _read(folder: RunFolder, name: str, changed: int, settled: bool) -> Stored | None:
-    """None where the folder holds no job."""
+    """Read a run; None if the folder holds no job."""
     try:
         document: dict[str, Any] = json.loads(folder.job.read_bytes())
         metadata, algorithm = document["metadata"], document["spec"]["algorithm"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     identity = folder.identify()
-    facts, stands = _stands(folder)
+    facts, run_phase = _stands(folder)
     stored = Stored(
         folder=folder,
         name=name,
@@ -153,37 +154,40 @@ def _read(folder: RunFolder, name: str, changed: int, settled: bool) -> Stored |
         labels=metadata.get("labels") or {},
         algorithm=next((member for member, value in algorithm.items() if value is not None), ""),
         facts=facts,
-        stands=stands,
+        stands=run_phase,
         changed=changed,
         settled=settled,
     )
     return _with_newest(stored)
 
 
-def _again(held: Stored) -> Stored:
-    """A runner that was killed, or has taken the lock, has changed nothing in the folder; a step neither."""
-    if held.folder.lock().holder() != held.facts.holder:
-        facts, stands = _stands(held.folder)
-        held = replace(held, facts=facts, stands=stands)
-    return _with_newest(held)
+def _again(run: Stored) -> Stored:
+    """Refresh what can change without a change of the directory's time.
+
+    A runner that was killed or has taken the lock does not change the directory, and neither does a step.
+    """
+    if run.folder.lock().holder() != run.facts.holder:
+        facts, stands = _stands(run.folder)
+        run = replace(run, facts=facts, stands=stands)
+    return _with_newest(run)
 
 
-def _with_newest(held: Stored) -> Stored:
-    status = held.facts.status
+def _with_newest(run: Stored) -> Stored:
+    status = run.facts.status
     if status is None or status.phase is not Phase.RUNNING:
-        return held
+        return run
     try:
-        size = held.folder.metrics.stat().st_size
+        size = run.folder.metrics.stat().st_size
     except FileNotFoundError:
-        return held
-    if size == held.newest_bytes:
-        return held
-    return replace(held, newest=newest_step(held.folder.metrics), newest_bytes=size)
+        return run
+    if size == run.newest_bytes:
+        return run
+    return replace(run, newest=newest_step(run.folder.metrics), newest_bytes=size)
 
 
 def _stands(folder: RunFolder) -> tuple[Facts, Standing]:
     try:
         facts = read_facts(folder)
-    except RunRefused as damage:
-        return Facts(), Standing(JobPhase.FAILED, str(damage))
+    except RunRefused as error:
+        return Facts(), Standing(JobPhase.FAILED, str(error))
     return facts, standing(facts)

@@ -1,4 +1,4 @@
-"""Runners of a folder's jobs, started, told to stop, and ended. Nothing here blocks the event loop."""
+"""Starts and stops the runners of local jobs without blocking the event loop."""
 
 import asyncio
 import time
@@ -14,15 +14,17 @@ from kubealign.local.run_status import Phase, read_status
 
 _LOOK_SECONDS = 0.1
 _NAMED_SECONDS = 10.0
-#: Beyond the processes' own grace period: the servers', and the last look.
+#: Time beyond the processes' grace period: that of the servers, and of the last poll.
 _MORE_SECONDS = 60.0
 _PATIENCE_SECONDS = 1.0
 _ENDING_SECONDS = 60.0
 
 
 async def start(ref: JobRef, folder: RunFolder, grace: float) -> None:
-    """A runner for the job, once the one that is just stopping has gone. Raises Conflict where that takes too
-    long, or another runs it."""
+    """Start a runner for the job, once a runner that is stopping has exited.
+
+    Raises Conflict if that takes too long, or if another process runs the job.
+    """
     seconds = grace + _MORE_SECONDS
     if not await _gone(folder, seconds):
         raise Conflict(f"{ref} is still stopping after {seconds:g} s: try again once it is Suspended")
@@ -34,8 +36,10 @@ async def start(ref: JobRef, folder: RunFolder, grace: float) -> None:
 
 
 async def tell_to_stop(ref: JobRef, folder: RunFolder, told: int | None) -> None:
-    """In good order, as by Ctrl-C; who was told before is not told again. Raises Conflict where the runner
-    has other jobs to do first."""
+    """Request a graceful stop of the runner, as by Ctrl-C, unless it was already requested.
+
+    Raises Conflict if the runner has other jobs to do first.
+    """
     holder = await _named(ref, folder)
     if holder is None:
         folder.suspend(0)
@@ -43,52 +47,54 @@ async def tell_to_stop(ref: JobRef, folder: RunFolder, told: int | None) -> None
     _refuse_shared(ref, folder, holder)
     if told != holder.pid:
         folder.suspend(holder.pid)
-        EventLog(folder.events).tell("Suspending", f"process {holder.pid} was told to stop")
+        EventLog(folder.events).tell("Suspending", f"process {holder.pid} was asked to stop")
         stop(holder.pid)
 
 
 async def end(ref: JobRef, folder: RunFolder) -> None:
-    """The job's runner at once: what it has not committed is not wanted. Raises Conflict as `tell_to_stop`
-    does, and Unavailable for a process that does not end."""
+    """Terminate the job's runner; progress since its last checkpoint is lost.
+
+    Raises Conflict like `request_stop`, and Unavailable for a process that does not exit.
+    """
     holder = await _named(ref, folder)
     if holder is None:
         return
     _refuse_shared(ref, folder, holder)
-    # The first asks for good order, the second for haste. It cannot clean up after the third.
-    for act, seconds in ((stop, _PATIENCE_SECONDS), (stop, _ENDING_SECONDS), (kill, _ENDING_SECONDS)):
-        act(holder.pid)
+    # The first signal stops gracefully, the second forces a stop, the third kills without any cleanup.
+    for send_signal, seconds in ((stop, _PATIENCE_SECONDS), (stop, _ENDING_SECONDS), (kill, _ENDING_SECONDS)):
+        send_signal(holder.pid)
         if await _gone(folder, seconds):
             return
     raise Unavailable(
-        f"the runner of {ref} (process {holder.pid}) does not end: end it yourself, then try again"
+        f"the runner of {ref} (process {holder.pid}) does not exit: kill it, then try again"
     )
 
 
 def _refuse_shared(ref: JobRef, folder: RunFolder, holder: Holder) -> None:
-    """`kubealign run` takes several jobs, one after the other."""
+    """Raise Conflict if the runner is a `kubealign run` of several jobs that runs another job now."""
     status = read_status(folder.status)
     current = status is not None and status.runner == holder.pid and status.phase is Phase.RUNNING
     if not holder.alone and not current:
         raise Conflict(
-            f"{ref} is one of several jobs of a kubealign run (process {holder.pid}) that is at another one: "
-            "stop that command, or wait until it has come to this job"
+            f"{ref} is one of several jobs of a kubealign run (process {holder.pid}), which is running "
+            "another one: stop that command, or wait until this job runs"
         )
 
 
 async def _named(ref: JobRef, folder: RunFolder) -> Holder | None:
-    """Who has the job's lock. One that has only just begun says so in a moment."""
+    """Return the holder of the job's lock, waiting shortly for a new runner to write its process id."""
     deadline = time.monotonic() + _NAMED_SECONDS
     while (holder := folder.lock().holder()) is not None and holder.pid == 0:
         if time.monotonic() > deadline:
             raise Unavailable(
-                f"the runner of {ref} has not said who it is for {_NAMED_SECONDS:g} s: try again"
+                f"the runner of {ref} has not written its process id for {_NAMED_SECONDS:g} s: try again"
             )
         await asyncio.sleep(_LOOK_SECONDS)
     return holder
 
 
 async def _gone(folder: RunFolder, seconds: float) -> bool:
-    """Whether nobody has the job's lock, or does so in time. A lock that is let go of gives no event."""
+    """Return True once the job's lock is free, False after a timeout. Releasing a lock triggers no event."""
     deadline = time.monotonic() + seconds
     while folder.lock().holder() is not None:
         if time.monotonic() > deadline:

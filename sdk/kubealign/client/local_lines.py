@@ -1,7 +1,10 @@
-"""Files of JSON objects, one a line, that grow while they are read. A place in one is an entry id,
-`BYTES-0`: so many bytes lie before what comes next. Like a Redis stream's, it says where to go on.
+"""Readers of growing files with one JSON object per line.
 
-A last line without its end is not there yet; a line that is no object was cut off when its writer was killed.
+An entry id `BYTES-0` is a position: the number of bytes before the next line. Like an entry id of a Redis
+stream,
+it states where to resume. A last line without a line end is ignored as incomplete; a line that is not an
+object was
+truncated when its writer was killed.
 """
 
 import json
@@ -16,78 +19,79 @@ _BLOCK = 262_144
 
 
 def objects_after(path: Path, entry: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(entry, object) of each whole line after this entry, oldest first."""
-    place = _place(entry)
+    """Yield (entry, object) of each complete line after an entry, oldest first."""
+    offset = _place(entry)
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
-        if place > file.seek(0, 2):
-            # Of another file: this one has been made anew.
-            place = 0
-        file.seek(max(0, place - 1))
-        if place and file.read(1) != b"\n":
-            place += len(file.readline())
+        if offset > file.seek(0, 2):
+            # The entry belongs to a file that has been replaced since.
+            offset = 0
+        file.seek(max(0, offset - 1))
+        if offset and file.read(1) != b"\n":
+            offset += len(file.readline())
         for line in file:
             if not line.endswith(b"\n"):
                 return
-            place += len(line)
-            held = _object(line)
-            if held is not None:
-                yield f"{place}-0", held
+            offset += len(line)
+            value = _object(line)
+            if value is not None:
+                yield f"{offset}-0", value
 
 
 def objects_before_end(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(entry, object) of each whole line, newest first."""
-    for place, line in _lines_before_end(path):
-        held = _object(line)
-        if held is not None:
-            yield f"{place}-0", held
+    """Yield (entry, object) of each complete line, newest first."""
+    for offset, line in _lines_before_end(path):
+        value = _object(line)
+        if value is not None:
+            yield f"{offset}-0", value
 
 
 def is_after(entry: str, other: str) -> bool:
+    """Return True if `entry` lies after `other`."""
     return _place(entry) > _place(other)
 
 
 def _lines_before_end(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(where it ends, the line)."""
+    """Yield (end offset, line), newest first."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
         start = file.seek(0, 2)
-        rest, torn = b"", True
+        buffer, is_incomplete = b"", True
         while start > 0:
             size = min(_BLOCK, start)
             start -= size
             file.seek(start)
-            rest = file.read(size) + rest
-            stop = len(rest)
-            if torn:
-                stop = rest.rfind(b"\n") + 1
-                torn = stop == 0
-            while not torn and (cut := rest.rfind(b"\n", 0, stop - 1)) >= 0:
-                yield start + stop, rest[cut + 1 : stop]
+            buffer = file.read(size) + buffer
+            stop = len(buffer)
+            if is_incomplete:
+                stop = buffer.rfind(b"\n") + 1
+                is_incomplete = stop == 0
+            while not is_incomplete and (cut := buffer.rfind(b"\n", 0, stop - 1)) >= 0:
+                yield start + stop, buffer[cut + 1 : stop]
                 stop = cut + 1
-            if not torn:
-                rest = rest[:stop]
-        if not torn:
-            yield len(rest), rest
+            if not is_incomplete:
+                buffer = buffer[:stop]
+        if not is_incomplete:
+            yield len(buffer), buffer
 
 
 def _place(entry: str) -> int:
-    place, _, rest = entry.partition("-")
-    if place.isdecimal() and (rest == "" or rest.isdecimal()):
-        return int(place)
+    offset, _, sequence = entry.partition("-")
+    if offset.isdecimal() and (sequence == "" or sequence.isdecimal()):
+        return int(offset)
     error = SpecError("must be an entry that was read before, such as 0-0", "after", entry[:60])
     raise JobInvalid(str(error), [error])
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        held = json.loads(line)
+        value = json.loads(line)
     except ValueError:
         return None
-    return held if isinstance(held, dict) else None
+    return value if isinstance(value, dict) else None

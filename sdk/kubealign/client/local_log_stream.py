@@ -1,4 +1,4 @@
-"""The lines of a run's logs, as they come."""
+"""Streams the lines of a run's logs as they are written."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,27 +17,29 @@ async def log_stream(
     tail: int | None,
     going_on: Callable[[], Awaitable[bool]],
 ) -> AsyncIterator[LogLine]:
-    """What is there, then what comes, for as long as `going_on` says that more may come. Logs that are made
-    later are read from their beginning."""
-    opened: dict[Path, GrowingLog] = {}
+    """Yield the existing lines, then new ones for as long as `may_grow` returns True.
+
+    Logs that are created later are read from their beginning.
+    """
+    readers: dict[Path, GrowingLog] = {}
     first = True
     while True:
-        # Asked before the last look: what was written before the end is seen.
-        more = await going_on()
+        # Checked before the last read, so that lines written before the end are not missed.
+        is_running = await going_on()
         for path in await asyncio.to_thread(log_files, logs, process, role):
-            if path not in opened:
-                opened[path] = await asyncio.to_thread(GrowingLog, path, tail if first else None)
+            if path not in readers:
+                readers[path] = await asyncio.to_thread(GrowingLog, path, tail if first else None)
         first = False
-        for log in opened.values():
-            again = True
-            while again:
-                lines, again = await asyncio.to_thread(log.read)
+        for log in readers.values():
+            has_more = True
+            while has_more:
+                lines, has_more = await asyncio.to_thread(log.read)
                 for line in lines:
                     yield line
-        if not more:
+        if not is_running:
             break
-        # A file that grows gives no event.
+        # File growth triggers no event.
         await asyncio.sleep(_LOOK_SECONDS)
-    for log in opened.values():
+    for log in readers.values():
         for line in log.rest():
             yield line

@@ -1,4 +1,4 @@
-"""The logs of a run: a file a process, which may still grow, and may not be there yet."""
+"""Logs of a run: one file per process, which may still grow or not exist yet."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ _SUFFIX = ".log"
 
 
 class GrowingLog:
-    """One process's log, read as far as it goes. `tail`: only the last lines of what is there at first."""
+    """Incremental reader of one process's log. `tail` limits the lines that exist at first."""
 
     def __init__(self, path: Path, tail: int | None = None) -> None:
         self.process = path.name.removesuffix(_SUFFIX)
@@ -20,11 +20,11 @@ class GrowingLog:
         self._half = b""
 
     def read(self) -> tuple[list[LogLine], bool]:
-        """The next lines that are whole, and whether there may be more at once."""
+        """Return the next complete lines, and True if more can be read at once."""
         try:
             with self._path.open("rb") as file:
                 if file.seek(0, 2) < self._place:
-                    # The run was deleted, and another of its name began.
+                    # The run was deleted, and another one of the same name was started.
                     self._place, self._half = 0, b""
                 file.seek(self._place)
                 block = file.read(_BLOCK)
@@ -35,7 +35,7 @@ class GrowingLog:
         return [self._line(line) for line in lines], len(block) == _BLOCK
 
     def rest(self) -> Iterator[LogLine]:
-        """What stands after the last line end."""
+        """Yield the incomplete last line."""
         if self._half:
             yield self._line(self._half)
             self._half = b""
@@ -45,18 +45,18 @@ class GrowingLog:
 
 
 def log_files(logs: Path, process: str | None, role: str | None) -> Sequence[Path]:
-    """Those that are there, of one process, of a role, or all."""
+    """Return the existing log files of one process, of a role, or of all processes."""
     if process is not None:
         path = logs / f"{process}{_SUFFIX}"
-        wanted = path.parent == logs and path.exists() and role in (None, role_of(process))
-        return [path] if wanted else []
+        is_selected = path.parent == logs and path.exists() and role in (None, role_of(process))
+        return [path] if is_selected else []
     return sorted(
         path for path in logs.glob(f"*{_SUFFIX}") if role in (None, role_of(path.name.removesuffix(_SUFFIX)))
     )
 
 
 def _start_of_last(path: Path, lines: int) -> int:
-    """Where the last so many lines begin, in bytes."""
+    """Return the byte offset at which the last `lines` lines begin."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def _start_of_last(path: Path, lines: int) -> int:
         start = end = file.seek(0, 2)
         if lines <= 0:
             return end
-        # The line end of the last line ends no line before it.
+        # The last line's line end does not separate it from a previous line.
         missing = lines + 1
         while start > 0:
             size = min(_BLOCK, start)

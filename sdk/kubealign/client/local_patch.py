@@ -1,4 +1,4 @@
-"""What a merge patch asks of a local run. Pure."""
+"""Plans the actions of a merge patch to a local job. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,29 +12,33 @@ from kubealign.client.records import JobRecord
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
 
-#: Without a runner that has read the job.
+#: Phases in which no runner has read the job.
 _RESTING = (JobPhase.PENDING, JobPhase.SUSPENDED)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done. None: it stays as it is."""
+    """Actions of a patch. None means unchanged."""
 
-    #: The whole job as it is to be.
+    #: The full desired job.
     job: AlignmentJob
     replicas: int | None = None
     suspended: bool | None = None
 
 
 def plan(record: JobRecord, patch: Mapping[str, Any], folder: Path) -> Plan:
-    """Raises JobInvalid for what may never be changed, Conflict for what may not be changed now, or was asked
-    of an older version. File paths in the patch are made absolute from `folder`."""
+    """Plan the actions of a patch. File paths in the patch are resolved against `folder`.
+
+    Raises:
+        JobInvalid: The patch changes an immutable field.
+        Conflict: The change is not allowed now, or the patch is based on an older version.
+    """
     before = {name: value for name, value in record.resource.items() if name != "status"}
     after = merged(before, {name: value for name, value in patch.items() if name != "status"})
     refuse_other_place(before, after)
-    wanted = (patch.get("metadata") or {}).get("resourceVersion")
-    if wanted is not None and wanted != record.metadata.get("resourceVersion"):
-        raise Conflict(f"{record.ref} has changed meanwhile: read it again, then change it")
+    expected_version = (patch.get("metadata") or {}).get("resourceVersion")
+    if expected_version is not None and expected_version != record.metadata.get("resourceVersion"):
+        raise Conflict(f"{record.ref} has changed in the meantime: read it again, then change it")
     old, new = job_of(before, None), job_of(after, folder)
     refuse_other_job(old, new)
     _refuse_now(record, old, new)
@@ -49,13 +53,13 @@ def plan(record: JobRecord, patch: Mapping[str, Any], folder: Path) -> Plan:
 def _refuse_now(record: JobRecord, old: AlignmentJob, new: AlignmentJob) -> None:
     phase = record.phase
     if phase is not None and phase.final and old.spec != new.spec:
-        raise Conflict(f"{record.ref} is over ({phase}): nothing of its spec can be changed any more")
+        raise Conflict(f"{record.ref} has finished ({phase}): its spec can no longer be changed")
     if phase in _RESTING:
         return
     rollout = new.spec.rollout.model_copy(update={"replicas": old.spec.rollout.replicas})
-    otherwise = new.model_copy(update={"spec": new.spec.model_copy(update={"rollout": rollout})})
-    read_once = run_fields(old, otherwise)
-    if read_once:
+    without_scaling = new.model_copy(update={"spec": new.spec.model_copy(update={"rollout": rollout})})
+    changed_fields = run_fields(old, without_scaling)
+    if changed_fields:
         raise Conflict(
-            f"{record.ref} is {phase}, and reads {', '.join(read_once)} when it starts: suspend it first"
+            f"{record.ref} is {phase}, and reads {', '.join(changed_fields)} when it starts: suspend it first"
         )

@@ -1,4 +1,4 @@
-"""The processes of a local run: what its runner says of them, or what is left of them when none runs."""
+"""Process records of a local run, from its runner or, without a runner, from its job."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -28,19 +28,19 @@ _WITHOUT_RUNNER = {
 def running_processes(
     told: Sequence[Mapping[str, Any]], heartbeats: Mapping[str, Mapping[str, Any]]
 ) -> list[ProcessRecord]:
-    """Of a job whose runner has told what it has. Pure but for the clock."""
+    """Return the records of a job whose runner has reported its processes. Pure except for the clock."""
     return [_running(process, heartbeats.get(process["name"], {})) for process in told]
 
 
 def resting_processes(job: AlignmentJob, phase: JobPhase) -> list[ProcessRecord]:
-    """Of a job that has no runner which answers: those that it would have. Pure."""
+    """Return the records of a job without a responding runner: the processes that it would have. Pure."""
     names = [*_SERVERS, *(process.name for process in roles(job))]
     state = _WITHOUT_RUNNER.get(phase, ProcessState.STOPPED)
     return [ProcessRecord(name, role_of(name), state) for name in names]
 
 
 async def read_heartbeats(folder: RunFolder, processes: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What each last said, from the Redis of a job that runs; empty where it cannot be asked."""
+    """Return the last heartbeats from the Redis of a running job; empty if Redis is unavailable."""
     access = _redis(folder.settings)
     if access is None:
         return {}
@@ -52,7 +52,7 @@ async def read_heartbeats(folder: RunFolder, processes: Sequence[str]) -> dict[s
 
 
 def _redis(settings: Path) -> Any:
-    """Any process of the job was told how to reach it."""
+    """Return the Redis access, which is in the settings of every process of the job."""
     for path in sorted(settings.glob("[!.]*.json")):
         try:
             return ProcessSettings.model_validate_json(path.read_bytes()).redis
@@ -63,7 +63,7 @@ def _redis(settings: Path) -> Any:
 
 def _running(process: Mapping[str, Any], says: Mapping[str, Any]) -> ProcessRecord:
     name, pid, started = process["name"], process["pid"], process.get("started_at")
-    said = says.get("time")
+    reported_at = says.get("time")
     return ProcessRecord(
         name=name,
         role=role_of(name),
@@ -72,6 +72,6 @@ def _running(process: Mapping[str, Any], says: Mapping[str, Any]) -> ProcessReco
         message=process.get("message", ""),
         started=None if started is None else datetime.fromtimestamp(started, UTC),
         says=says,
-        silent_seconds=max(0.0, time.time() - said) if isinstance(said, int | float) else None,
+        silent_seconds=max(0.0, time.time() - reported_at) if isinstance(reported_at, int | float) else None,
         where="" if pid is None else str(pid),
     )

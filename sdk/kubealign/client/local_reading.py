@@ -1,4 +1,4 @@
-"""Runs as records: what their files say, and their runners."""
+"""Reads runs as job records, from their files and their runners."""
 
 import asyncio
 import json
@@ -23,12 +23,12 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.status import JobPhase
 
 _ANSWER_SECONDS = 2.0
-#: What a runner has said is good enough for another caller for so long.
+#: Age in seconds up to which a runner's response is reused.
 _FRESH_SECONDS = 0.4
 
 
 class RunReader:
-    """Reads in threads; asks runners over their sockets."""
+    """Reads files in threads, and queries runners over their control sockets."""
 
     def __init__(self, runs_dir: Path) -> None:
         self._runs_dir = runs_dir
@@ -37,10 +37,10 @@ class RunReader:
         self._versions: dict[str, tuple[int, int]] = {}
 
     async def stored(self, ref: JobRef) -> Stored:
-        """Raises JobNotFound."""
-        # A name is a folder's: nothing else may be looked at.
-        named = re.fullmatch(JOB_NAME, ref.name) is not None
-        stored = await asyncio.to_thread(self._index.one, ref.name) if named else None
+        """Return the run of a job. Raises JobNotFound."""
+        # The name becomes a path, so only valid job names may be looked up.
+        is_valid_name = re.fullmatch(JOB_NAME, ref.name) is not None
+        stored = await asyncio.to_thread(self._index.one, ref.name) if is_valid_name else None
         if stored is None or stored.namespace != ref.namespace:
             elsewhere = f"; namespace {stored.namespace} has one" if stored is not None else ""
             raise JobNotFound(
@@ -49,7 +49,7 @@ class RunReader:
         return refined(stored, await self.processes(stored))
 
     async def record(self, ref: JobRef) -> JobRecord:
-        """Raises JobNotFound."""
+        """Return the record of a job. Raises JobNotFound."""
         stored = await self.stored(ref)
         record = await asyncio.to_thread(self._record, stored, await self.processes(stored))
         if record is None:
@@ -57,39 +57,39 @@ class RunReader:
         return record
 
     async def page(self, query: ListQuery) -> JobPage:
-        """Raises JobInvalid for a query that cannot be met."""
-        everything = await asyncio.to_thread(self._index.all)
-        busy = [stored for stored in everything if stored.stands.phase is JobPhase.RUNNING]
-        told = dict(
-            zip((s.name for s in busy), await asyncio.gather(*map(self.processes, busy)), strict=True)
+        """Return one page of jobs. Raises JobInvalid for an invalid query."""
+        runs = await asyncio.to_thread(self._index.all)
+        running = [stored for stored in runs if stored.stands.phase is JobPhase.RUNNING]
+        processes_by_name = dict(
+            zip((s.name for s in running), await asyncio.gather(*map(self.processes, running)), strict=True)
         )
 
-        def chosen() -> JobPage:
-            jobs = (refined(stored, told.get(stored.name)) for stored in everything)
+        def select_records() -> JobPage:
+            jobs = (refined(stored, processes_by_name.get(stored.name)) for stored in runs)
             page = select(jobs, query)
-            records = [self._record(stored, told.get(stored.name)) for stored in page.jobs]
-            there = [record for record in records if record is not None]
-            return JobPage(there, page.next, page.total, str(time.time_ns() // 1000))
+            records = [self._record(stored, processes_by_name.get(stored.name)) for stored in page.jobs]
+            existing = [record for record in records if record is not None]
+            return JobPage(existing, page.next, page.total, str(time.time_ns() // 1000))
 
-        return await asyncio.to_thread(chosen)
+        return await asyncio.to_thread(select_records)
 
     async def processes(self, stored: Stored) -> Processes:
-        """What the job's runner says it has; None where none answers."""
+        """Return the processes that the job's runner reports; None if no runner responds."""
         if stored.stands.phase not in (JobPhase.RUNNING, JobPhase.STARTING, JobPhase.SUSPENDING):
             return None
-        asked, told = self._told.get(stored.uid, (-_FRESH_SECONDS, None))
-        if time.monotonic() - asked < _FRESH_SECONDS:
-            return told
+        requested_at, reported = self._told.get(stored.uid, (-_FRESH_SECONDS, None))
+        if time.monotonic() - requested_at < _FRESH_SECONDS:
+            return reported
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                told = await control.processes(stored.folder.root)
+                reported = await control.processes(stored.folder.root)
         except (RunRefused, OSError, TimeoutError):
-            told = None
-        self._told[stored.uid] = (time.monotonic(), told)
-        return told
+            reported = None
+        self._told[stored.uid] = (time.monotonic(), reported)
+        return reported
 
     def forget(self) -> None:
-        """Something was changed through this site: it is to be seen at once."""
+        """Invalidate all caches, so that a change through this backend is visible at once."""
         self._index.forget()
         self._told.clear()
 
@@ -100,28 +100,28 @@ class RunReader:
             return None
         if stored.stands.phase is JobPhase.PENDING:
             stored = replace(stored, stands=self._pending(stored, document))
-        told = resource(stored, document, processes)
-        told["metadata"]["resourceVersion"] = self._version(stored, told)
-        return JobRecord(told)
+        job_resource = resource(stored, document, processes)
+        job_resource["metadata"]["resourceVersion"] = self._version(stored, job_resource)
+        return JobRecord(job_resource)
 
     def _pending(self, stored: Stored, document: Mapping[str, Any]) -> Standing:
         try:
-            waits_for = list(awaited(AlignmentJob.model_validate(document), self._runs_dir))
+            dependencies = list(awaited(AlignmentJob.model_validate(document), self._runs_dir))
         except (RunRefused, ValueError) as error:
-            # Its runner is about to find out too.
+            # The runner will report the same error.
             return Standing(JobPhase.PENDING, str(error))
-        if not waits_for:
+        if not dependencies:
             return stored.stands
-        names = ", ".join(f"{name} ({phase})" for name, phase in waits_for)
+        names = ", ".join(f"{name} ({phase})" for name, phase in dependencies)
         return Standing(JobPhase.PENDING, f"waits for the result of {names}")
 
     def _version(self, stored: Stored, told: Mapping[str, Any]) -> str:
-        """Grows with each change that this reader sees, and with what was written since another's."""
+        """Return a version that grows with each observed change, and with changes made by other writers."""
         text = hash(json.dumps(told, sort_keys=True))
-        newest = stored.newest.time * 1e6 if stored.newest is not None else 0.0
-        version = max(stored.changed // 1000, int(newest))
-        held = self._versions.get(stored.uid)
-        if held is not None:
-            version = held[1] if held[0] == text else max(version, held[1] + 1)
+        last_step_time = stored.newest.time * 1e6 if stored.newest is not None else 0.0
+        version = max(stored.changed // 1000, int(last_step_time))
+        previous = self._versions.get(stored.uid)
+        if previous is not None:
+            version = previous[1] if previous[0] == text else max(version, previous[1] + 1)
         self._versions[stored.uid] = (text, version)
         return str(version)

@@ -1,4 +1,4 @@
-"""A local run in the words of Kubernetes. Pure."""
+"""Builds the Kubernetes-style resource of a local run. Pure."""
 
 import math
 from collections import Counter
@@ -26,26 +26,26 @@ from kubealign.spec.status import (
 _READY = (ProcessState.READY, ProcessState.FINISHED)
 
 
-#: {name, state, restarts, pid, ...} of each process; None: no runner answers (yet, or any more).
+#: {name, state, restarts, pid, ...} of each process; None: no runner responds.
 Processes: TypeAlias = Sequence[Mapping[str, Any]] | None
 
 
 def refined(stored: Stored, processes: Processes) -> Stored:
-    """Whether a job that has a runner has begun to work, and what keeps it."""
+    """Refine the Running phase of a run: Starting, and the processes it waits for, until the first step."""
     status = stored.facts.status
     if stored.stands.phase is not JobPhase.RUNNING or status is None:
         return stored
-    stepped = stored.newest is not None and stored.newest.time >= status.started_at
+    has_stepped = stored.newest is not None and stored.newest.time >= status.started_at
     states = {str(process["name"]): process["state"] for process in processes or ()}
-    if stepped or states.get("driver") in _READY:
+    if has_stepped or states.get("driver") in _READY:
         return stored
-    late = sorted(name for name, state in states.items() if state not in _READY and name != "driver")
-    message = f"waits for {', '.join(late)}" if late else "its runner has begun"
+    pending = sorted(name for name, state in states.items() if state not in _READY and name != "driver")
+    message = f"waits for {', '.join(pending)}" if pending else "its runner is starting"
     return replace(stored, stands=Standing(JobPhase.STARTING, message))
 
 
 def resource(stored: Stored, document: Mapping[str, Any], processes: Processes = None) -> dict[str, Any]:
-    """Without a resourceVersion. `document`: what job.json holds."""
+    """Return the resource, without a resourceVersion. `document` is the content of job.json."""
     spec = without_nulls(document["spec"])
     spec.pop("suspend", None)
     if stored.facts.told is not None and not stored.stands.phase.final:
@@ -69,7 +69,7 @@ def resource(stored: Stored, document: Mapping[str, Any], processes: Processes =
 
 
 def without_nulls(held: Any) -> Any:
-    """A document says nothing by a null."""
+    """Drop null fields, which have no meaning in a document."""
     if isinstance(held, Mapping):
         return {name: without_nulls(value) for name, value in held.items() if value is not None}
     if isinstance(held, list):
@@ -78,31 +78,31 @@ def without_nulls(held: Any) -> Any:
 
 
 def _status(stored: Stored, spec: Mapping[str, Any], processes: Processes) -> AlignmentJobStatus:
-    run, stands = stored.facts.status, stored.stands
-    running = stands.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.SUSPENDING)
+    run, run_phase = stored.facts.status, stored.stands
+    running = run_phase.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.SUSPENDING)
     return AlignmentJobStatus(
         observed_generation=stored.generation,
-        phase=stands.phase,
-        message=stands.message[:4096] or None,
+        phase=run_phase.phase,
+        message=run_phase.message[:4096] or None,
         step=stored.step,
         max_steps=spec.get("maxSteps"),
         reward=_finite(stored.reward),
         kl=_finite(stored.figures.get("kl/reference")),
         weight_version=_whole(stored.figures.get("weights/version")),
         start_time=_time(run.first_started_at or run.started_at) if run is not None else None,
-        completion_time=_time(run.ended_at) if run is not None and stands.phase.final else None,
+        completion_time=_time(run.ended_at) if run is not None and run_phase.phase.final else None,
         active_since=_time(run.started_at) if run is not None and running else None,
         active_seconds=run.active_seconds if run is not None else None,
         restarts=_restarts(processes),
         roles=_roles(processes),
         rollout_replicas=_rollout_replicas(processes, spec),
-        conditions=_conditions(stored, run, stands),
-        result=Result(claim_name="", path=str(stored.folder.result)) if _succeeded(stands) else None,
+        conditions=_conditions(stored, run, run_phase),
+        result=Result(claim_name="", path=str(stored.folder.result)) if _succeeded(run_phase) else None,
     )
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON has no number for the others."""
+    """Return None for values that JSON cannot represent."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -116,7 +116,7 @@ def _succeeded(stands: Standing) -> bool:
 
 
 def _restarts(processes: Processes) -> int | None:
-    """The ranks of a group restart together, and each says so."""
+    """Count restarts per unit: the ranks of a group restart together, and each reports it."""
     if processes is None:
         return None
     by_unit: dict[str, int] = {}
@@ -132,15 +132,15 @@ def _restarts(processes: Processes) -> int | None:
 def _roles(processes: Processes) -> list[RoleStatus] | None:
     if processes is None:
         return None
-    wanted = Counter(group_of(name) for name in _counted(processes))
+    total = Counter(group_of(name) for name in _counted(processes))
     ready = Counter(
         group_of(name) for name in _counted([each for each in processes if each["state"] in _READY])
     )
-    return [RoleStatus(name=group, replicas=count, ready=ready[group]) for group, count in wanted.items()]
+    return [RoleStatus(name=group, replicas=count, ready=ready[group]) for group, count in total.items()]
 
 
 def _counted(processes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A worker of several processes counts once: they are ready, and fail, together."""
+    """Return the primary process of each worker: processes of one worker become ready and fail together."""
     return [process["name"] for process in processes if is_first(process["name"])]
 
 
@@ -160,13 +160,13 @@ def _conditions(stored: Stored, run: RunStatus | None, stands: Standing) -> list
     return [
         Condition(
             type=kind,
-            status=ConditionStatus.TRUE if so else ConditionStatus.FALSE,
+            status=ConditionStatus.TRUE if is_true else ConditionStatus.FALSE,
             reason=str(stands.phase),
-            message=stands.message if so else "",
+            message=stands.message if is_true else "",
             last_transition_time=since,
             observed_generation=stored.generation,
         )
-        for kind, so in (("Complete", succeeded), ("Failed", not succeeded))
+        for kind, is_true in (("Complete", succeeded), ("Failed", not succeeded))
     ]
 
 

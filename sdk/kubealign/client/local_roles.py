@@ -1,24 +1,26 @@
-"""Which role a process has, by its name: that of its log, and of its heartbeat. Pure."""
+"""Derives roles from process names, which are also the names of logs and heartbeats. Pure."""
 
 import re
 
-#: Of a worker, and of the further processes of one that has several.
+#: Suffix of a worker, and of the additional processes of a worker that has several.
 _NUMBER = re.compile(r"-\d+(-r\d+)?$")
 _FURTHER = re.compile(r"-\d+-r\d+$")
 _SINGLE = ("prepare", "driver", "nats", "redis", "runner")
 
 
 def group_of(process: str) -> str:
-    """`rollout` of rollout-3 and rollout-3-r1, `reward-helpful` of reward-helpful-0, `driver` of driver."""
+    """Return `rollout` for rollout-3 and rollout-3-r1, `reward-helpful` for reward-helpful-0, `driver` for
+    driver.
+    """
     return process if process in _SINGLE else _NUMBER.sub("", process)
 
 
 def is_first(process: str) -> bool:
-    """Whether it is the first, or only, process of a worker: the one that counts."""
+    """Return True for the first or only process of a worker, which represents the worker in counts."""
     return _FURTHER.search(process) is None
 
 
 def role_of(process: str) -> str:
-    """`reward` of reward-helpful-0, else as `group_of`."""
+    """Return `reward` for reward-helpful-0, otherwise the group."""
     group = group_of(process)
     return "reward" if group.startswith("reward-") else group

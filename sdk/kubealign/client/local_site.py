@@ -1,6 +1,6 @@
-"""This machine as a site: each job has a folder of runs/, and while it runs a runner of its own.
+"""Backend of this machine: each job has a folder in runs/ and, while it runs, a runner of its own.
 
-The same folders are used by `kubealign run`; what that command has started is seen and steered here too.
+`kubealign run` uses the same folders, so its jobs are visible and controllable here too.
 """
 
 import asyncio
@@ -32,8 +32,10 @@ _WITH_RUNNER = (JobPhase.STARTING, JobPhase.RUNNING)
 
 
 class LocalSite:
-    """Implements kubealign.client.site.Site over the folders of `runs_dir`. File paths in what is handed in
-    are taken from the present working directory."""
+    """JobBackend over the folders of `runs_dir`.
+
+    File paths in submitted documents are resolved against the present working directory.
+    """
 
     kind = "local"
     namespace = NAMESPACE
@@ -44,11 +46,11 @@ class LocalSite:
         self._watches = Watches(self._reader.record)
 
     async def create(self, resource: Mapping[str, Any], *, dry_run: bool = False) -> JobRecord:
-        """The job begins at once, or when the results that it builds on are there."""
+        """Submit a job. It starts at once, or when the results that it depends on exist."""
         job = admit_submission(resource, Path.cwd())
-        told = await asyncio.to_thread(submit, job, self._runs_dir, dry_run=dry_run)
-        if told is not None:
-            return told
+        dry_run_record = await asyncio.to_thread(submit, job, self._runs_dir, dry_run=dry_run)
+        if dry_run_record is not None:
+            return dry_run_record
         self._reader.forget()
         return await self._reader.record(JobRef(job.metadata.namespace, job.name))
 
@@ -59,12 +61,12 @@ class LocalSite:
         return await self._reader.page(query)
 
     async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
-        asked = plan(await self._reader.record(ref), patch, Path.cwd())
-        if asked.replicas is not None:
-            await self._scale_running(ref, asked.replicas)
-        await self._write(ref, asked)
-        if asked.suspended is not None:
-            await self.suspend(ref, asked.suspended)
+        patch_plan = plan(await self._reader.record(ref), patch, Path.cwd())
+        if patch_plan.replicas is not None:
+            await self._scale_running(ref, patch_plan.replicas)
+        await self._write(ref, patch_plan)
+        if patch_plan.suspended is not None:
+            await self.suspend(ref, patch_plan.suspended)
         return await self._changed(ref)
 
     async def delete(self, ref: JobRef) -> None:
@@ -83,11 +85,11 @@ class LocalSite:
         stored = await self._reader.stored(ref)
         phase = stored.stands.phase
         if phase.final:
-            raise Conflict(f"{ref} is over ({phase}): there is nothing to suspend or resume")
-        waits = phase in (JobPhase.SUSPENDING, JobPhase.SUSPENDED)
-        if suspended and (not waits or stored.facts.told is None):
+            raise Conflict(f"{ref} has finished ({phase}): there is nothing to suspend or resume")
+        is_suspended = phase in (JobPhase.SUSPENDING, JobPhase.SUSPENDED)
+        if suspended and (not is_suspended or stored.facts.told is None):
             await local_life.tell_to_stop(ref, stored.folder, stored.facts.told)
-        elif not suspended and waits:
+        elif not suspended and is_suspended:
             grace = (await self._reader.record(ref)).job.spec.lifecycle.grace_period_seconds
             await local_life.start(ref, stored.folder, grace)
         return await self._changed(ref)
@@ -97,11 +99,11 @@ class LocalSite:
 
     async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
         stored = await self._reader.stored(ref)
-        told = await self._reader.processes(stored)
-        if told is None:
+        reported = await self._reader.processes(stored)
+        if reported is None:
             return resting_processes((await self._reader.record(ref)).job, stored.stands.phase)
-        names = [process["name"] for process in told]
-        return running_processes(told, await read_heartbeats(stored.folder, names))
+        names = [process["name"] for process in reported]
+        return running_processes(reported, await read_heartbeats(stored.folder, names))
 
     async def logs(
         self,
@@ -114,9 +116,9 @@ class LocalSite:
     ) -> AsyncIterator[LogLine]:
         logs = (await self._reader.stored(ref)).folder.logs
         if not follow and not await asyncio.to_thread(log_files, logs, process, role):
-            there = ", ".join(path.stem for path in await asyncio.to_thread(log_files, logs, None, None))
-            wanted = process or role or "anything"
-            raise NotPossible(f"{ref} has no log of {wanted}: there are {there or 'none yet'}")
+            names = ", ".join(path.stem for path in await asyncio.to_thread(log_files, logs, None, None))
+            requested = process or role or "anything"
+            raise NotPossible(f"{ref} has no log of {requested}: there are {names or 'none yet'}")
 
         async def going_on() -> bool:
             return follow and not await self._over(ref)
@@ -130,11 +132,11 @@ class LocalSite:
         return [JobEvent(event.at, str(event.type), event.reason, event.message) for event in events]
 
     async def result(self, ref: JobRef, into: Path | None = None) -> Path:
-        """Where it lies: nothing is fetched, so `into` is not used."""
+        """Return the result folder. Nothing is downloaded, so `into` is ignored."""
         stored = await self._reader.stored(ref)
         if stored.stands.phase is not JobPhase.SUCCEEDED:
-            why = f": {stored.stands.message}" if stored.stands.message else ""
-            raise NotPossible(f"{ref} has no result, it is {stored.stands.phase}{why}")
+            reason = f": {stored.stands.message}" if stored.stands.message else ""
+            raise NotPossible(f"{ref} has no result, it is {stored.stands.phase}{reason}")
         return stored.folder.result
 
     async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
@@ -160,7 +162,7 @@ class LocalSite:
         return await read_heartbeats(stored.folder, processes)
 
     async def close(self) -> None:
-        """Jobs go on."""
+        """Stop all watches. Jobs continue to run."""
         await self._watches.close()
 
     async def _over(self, ref: JobRef) -> bool:
@@ -170,7 +172,7 @@ class LocalSite:
             return True
 
     async def _scale_running(self, ref: JobRef, replicas: int) -> None:
-        """Where no runner has read the job, the number in its document is enough."""
+        """Scale a running job; without a runner, the number in the document suffices."""
         stored = await self._reader.stored(ref)
         if stored.stands.phase not in _WITH_RUNNER:
             return
@@ -179,9 +181,9 @@ class LocalSite:
         except RunRefused as refusal:
             raise Conflict(f"{ref} cannot be scaled now: {refusal}") from None
 
-    async def _write(self, ref: JobRef, asked: Plan) -> None:
+    async def _write(self, ref: JobRef, patch_plan: Plan) -> None:
         folder = (await self._reader.stored(ref)).folder
-        await asyncio.to_thread(_write_job, folder, asked.job)
+        await asyncio.to_thread(_write_job, folder, patch_plan.job)
 
     async def _changed(self, ref: JobRef) -> JobRecord:
         self._reader.forget()
@@ -199,7 +201,7 @@ def _delete(ref: JobRef, folder: RunFolder) -> None:
     try:
         lock.acquire()
     except RunRefused as refusal:
-        raise Conflict(f"{ref} was started again meanwhile: {refusal}") from None
+        raise Conflict(f"{ref} was started again in the meantime: {refusal}") from None
     try:
         folder.delete()
     finally:

@@ -1,4 +1,4 @@
-"""A job that is handed in to this machine: checked, written into a folder of its own, and given a runner."""
+"""Submission of a job to this machine: validates it, writes its run directory and starts its runner."""
 
 import time
 from collections.abc import Mapping
@@ -24,11 +24,13 @@ from kubealign.spec.status import JobPhase
 
 
 def admit_submission(document: Mapping[str, Any], folder: Path) -> AlignmentJob:
-    """The job of a document, if it can run here; file paths in it are made absolute from `folder`. Raises
-    JobInvalid, NotPossible."""
+    """Return the job of a document, after checking that it can run on this machine.
+
+    File paths in it are resolved against `folder`. Raises JobInvalid, NotPossible.
+    """
     job = job_of(document, folder)
     try:
-        # One that is to wait is not started yet.
+        # A suspended job is checked like one that runs.
         refuse_cluster_only(_waiting(job, False))
     except RunRefused as refusal:
         raise JobInvalid(str(refusal)) from None
@@ -40,13 +42,20 @@ def admit_submission(document: Mapping[str, Any], folder: Path) -> AlignmentJob:
 
 
 def submit(job: AlignmentJob, runs_dir: Path, *, dry_run: bool) -> JobRecord | None:
-    """Write it into its folder and start its runner. `dry_run`: do neither; the job as it would be is
-    returned. Raises JobExists, Conflict."""
+    """Write the job into its run directory and start its runner.
+
+    Args:
+        dry_run: Do neither; return the record that the job would have.
+
+    Raises:
+        JobExists: The run directory already holds a job.
+        Conflict: The directory is in use otherwise.
+    """
     folder = folder_of(runs_dir, job.name)
     if folder.job.exists():
         raise JobExists(f"there is a job {job.name} in {runs_dir} already: delete it, or choose another name")
     if folder.root.exists() and any(folder.root.iterdir()):
-        raise Conflict(f"{folder.root} is there and is not the folder of a run: choose another name")
+        raise Conflict(f"{folder.root} exists and is not a run directory: choose another name")
     if dry_run:
         return JobRecord(resource(_unwritten(job, folder), document(job)))
     lock = folder.lock()
@@ -56,18 +65,18 @@ def submit(job: AlignmentJob, runs_dir: Path, *, dry_run: bool) -> JobRecord | N
         raise Conflict(str(refusal)) from None
     try:
         if folder.job.exists():
-            raise JobExists(f"there is a job {job.name} in {runs_dir} already: it has just been handed in")
+            raise JobExists(f"there is a job {job.name} in {runs_dir} already: it has just been submitted")
         folder.make()
         if job.spec.suspend:
             folder.suspend(0)
         folder.write_job(_waiting(job, False).model_dump_json(by_alias=True, indent=2))
         EventLog(folder.events).tell(
-            "Submitted", "to wait until it is resumed" if job.spec.suspend else "to run"
+            "Submitted", "suspended until it is resumed" if job.spec.suspend else "to run"
         )
         if not job.spec.suspend:
             launch_reserved(runs_dir, job.name, lock)
     finally:
-        # No longer held where a runner has it.
+        # Has no effect if the runner has taken the lock over.
         lock.release()
     return None
 

@@ -1,4 +1,4 @@
-"""One look at a job for all who watch it."""
+"""Polls each watched job once for all of its watchers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +15,7 @@ Look = Callable[[JobRef], Awaitable[JobRecord]]
 
 @dataclass
 class _Watched:
-    """A job, as it was at the last look; `over`: why there will be no other."""
+    """Watched job as of the last poll. `end_reason` is set when no further change will follow."""
 
     record: JobRecord
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -25,16 +25,21 @@ class _Watched:
 
 
 class Watches:
-    """Files give no event: each job that somebody watches is looked at twice a second, by one task that
-    begins with the first watcher and ends with the last."""
+    """Watches jobs by polling, because file changes trigger no event.
+
+    Each watched job is read twice a second by one task, which starts with the first watcher and ends with
+    the last.
+    """
 
     def __init__(self, look: Look) -> None:
         self._look = look
         self._watched: dict[JobRef, _Watched] = {}
 
     async def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
-        """The job as it is now, then after each change. Ends when it is gone; raises JobNotFound where it
-        never was."""
+        """Yield the job as it is now, then after each change. Ends when the job is deleted.
+
+        Raises JobNotFound if the job never existed.
+        """
         record = await self._look(ref)
         yield record
         watched = self._join(ref, record)
@@ -54,7 +59,7 @@ class Watches:
             self._leave(ref, watched)
 
     async def close(self) -> None:
-        """End all looks; whoever still watches sees the end."""
+        """Stop all polling; the remaining watchers end."""
         tasks = [watched.task for watched in self._watched.values() if watched.task is not None]
         for watched in list(self._watched.values()):
             await _tell(watched, over=JobNotFound("the client was closed"))

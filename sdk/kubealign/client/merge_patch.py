@@ -5,8 +5,10 @@ from typing import Any
 
 
 def merged(held: Any, patch: Any) -> Any:
-    """What is held, with the patch laid over it: objects field by field, null takes a field away, anything
-    else replaces. Neither is changed."""
+    """Return `document` with the patch applied; neither argument is changed.
+
+    Objects are merged field by field, null removes a field, and any other value replaces the field.
+    """
     if not isinstance(patch, Mapping):
         return patch
     result = dict(held) if isinstance(held, Mapping) else {}

@@ -1,4 +1,4 @@
-"""The figures of a job as a table: a row a step."""
+"""Metrics of a job as a table with one row per step."""
 
 import html
 import math
@@ -18,48 +18,50 @@ _FIRST = ("reward/mean", "kl/reference", "sft/loss", "rm/loss", "policy/loss", "
 
 
 class MetricsTable(Sequence[dict[str, float]]):
-    """Each row is a dict: `step`, and what was measured at it (docs/metrics.md), validation included.
+    """Sequence of rows: each row is a dict with `step` and the metrics of that step (docs/metrics.md),
+    validation included.
 
-    A job that was rolled back has done some steps again: of those the table has what was reported last."""
+    Steps that were repeated after a rollback appear once, with the values reported last.
+    """
 
     def __init__(self, rows: Iterable[Mapping[str, float]]) -> None:
         self.rows: list[dict[str, float]] = [dict(row) for row in rows]
 
     @classmethod
     def of(cls, reported: Iterable[StepMetrics]) -> "MetricsTable":
-        """The table of all that was reported, in the order in which it was."""
+        """Build the table from all reported steps, in reporting order."""
         trained: dict[int, dict[str, float]] = {}
         validated: dict[int, dict[str, float]] = {}
         fence = 0
         for metrics in reported:
-            figures = {name: held for name, held in metrics.values.items() if name.startswith(_VALIDATION)}
-            values = {name: held for name, held in metrics.values.items() if name not in figures}
+            validation = {name: value for name, value in metrics.values.items() if name.startswith(_VALIDATION)}
+            values = {name: value for name, value in metrics.values.items() if name not in validation}
             if metrics.fence < fence:
-                # Of a driver that another has replaced.
+                # Reported by a driver that has been replaced.
                 continue
             if metrics.fence > fence and values:
-                # A driver that goes on from a commit takes back what came after it.
+                # A driver that resumes from a checkpoint discards the steps after it.
                 fence = metrics.fence
-                trained = {step: held for step, held in trained.items() if step < metrics.step}
-                validated = {step: held for step, held in validated.items() if step <= metrics.step}
+                trained = {step: value for step, value in trained.items() if step < metrics.step}
+                validated = {step: value for step, value in validated.items() if step <= metrics.step}
             if values:
                 trained[metrics.step] = values
-            if figures:
-                validated[metrics.step] = validated.get(metrics.step, {}) | figures
+            if validation:
+                validated[metrics.step] = validated.get(metrics.step, {}) | validation
         steps = sorted(trained.keys() | validated.keys())
         return cls({"step": step, **trained.get(step, {}), **validated.get(step, {})} for step in steps)
 
     @property
     def columns(self) -> list[str]:
-        """The names of all figures, in the order in which they first come."""
+        """Names of all metrics, in order of first occurrence."""
         return list(dict.fromkeys(name for row in self.rows for name in row if name != "step"))
 
     def column(self, name: str) -> list[float | None]:
-        """One figure by row; None where it was not measured."""
+        """Return one metric by row; None where it was not reported."""
         return [row.get(name) for row in self.rows]
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """With the step as index. Raises NotPossible where pandas is not installed."""
+        """Return a data frame indexed by step. Raises NotPossible if pandas is not installed."""
         try:
             import pandas
         except ModuleNotFoundError:
@@ -84,11 +86,11 @@ class MetricsTable(Sequence[dict[str, float]]):
         if not self.rows:
             return "MetricsTable(no steps yet)"
         return (
-            f"MetricsTable({len(self.rows)} steps to {self.rows[-1]['step']:g}, {len(self.columns)} figures)"
+            f"MetricsTable({len(self.rows)} steps to {self.rows[-1]['step']:g}, {len(self.columns)} metrics)"
         )
 
     def _repr_html_(self) -> str:
-        """The last rows, with the figures that say most."""
+        """Return the last rows with the most informative metrics as HTML."""
         names = [name for name in _FIRST if name in self.columns]
         names += [name for name in self.columns if name not in names][: _SHOWN_COLUMNS - len(names)]
         head = "".join(f"<th>{html.escape(name)}</th>" for name in ("step", *names))

@@ -1,5 +1,6 @@
-"""Which of many jobs a query means, and which page of them. Pure; it needs no whole job, only what a list
-is filtered and sorted by."""
+"""Filters, sorts and paginates jobs in memory. Pure; works on the list fields alone, without full job
+documents.
+"""
 
 import base64
 import json
@@ -16,7 +17,7 @@ MOST_LIMIT = 500
 
 
 class Listed(Protocol):
-    """What is known of each job. `created`: seconds since the epoch."""
+    """Fields of a job that lists are filtered and sorted by. `created` is in seconds since the epoch."""
 
     @property
     def namespace(self) -> str: ...
@@ -49,7 +50,7 @@ _KEYS: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Selected(Generic[J]):
-    """One page. `next`: where the following one begins, empty at the end; `total`: all that match."""
+    """One page. `next` is the cursor of the next page, empty at the end; `total` counts all matching jobs."""
 
     jobs: Sequence[J]
     next: str
@@ -57,24 +58,29 @@ class Selected(Generic[J]):
 
 
 def select(jobs: Iterable[J], query: ListQuery) -> Selected[J]:
-    """The page that the query asks for. A page begins after a place in the order, not after a number of jobs:
-    nothing is skipped when others come or go meanwhile.
+    """Return the requested page.
 
-    Raises JobInvalid, naming the field of the query that is wrong."""
+    A cursor is a position in the sort order, not a number of jobs, so no job is skipped when jobs are
+    created or
+    deleted between two pages.
+
+    Raises:
+        JobInvalid: Names the invalid field of the query.
+    """
     if not 1 <= query.limit <= MOST_LIMIT:
         raise _invalid("limit", query.limit, f"must be a whole number from 1 to {MOST_LIMIT}")
     descending = query.sort.startswith("-")
     key = _KEYS.get(query.sort.removeprefix("-"))
     if key is None:
-        known = ", ".join(_KEYS)
-        raise _invalid("sort", query.sort, f"must be one of {known}, with - before it for the greatest first")
-    found = list(filter(_meant(query), jobs)) if _narrow(query) else list(jobs)
-    found.sort(key=lambda job: (job.namespace, job.name))
-    found.sort(key=key, reverse=descending)
-    start = _after(found, key, query) if query.after else 0
-    page = found[start : start + query.limit]
-    more = start + query.limit < len(found)
-    return Selected(page, _cursor(query.sort, key(page[-1]), page[-1]) if more else "", len(found))
+        names = ", ".join(_KEYS)
+        raise _invalid("sort", query.sort, f"must be one of {names}, with a leading - for descending order")
+    selected = list(filter(_meant(query), jobs)) if _narrow(query) else list(jobs)
+    selected.sort(key=lambda job: (job.namespace, job.name))
+    selected.sort(key=key, reverse=descending)
+    start = _after(selected, key, query) if query.after else 0
+    page = selected[start : start + query.limit]
+    has_more = start + query.limit < len(selected)
+    return Selected(page, _cursor(query.sort, key(page[-1]), page[-1]) if has_more else "", len(selected))
 
 
 def _narrow(query: ListQuery) -> bool:
@@ -88,7 +94,7 @@ def _meant(query: ListQuery) -> Callable[[Listed], bool]:
     search = query.search.lower()
     namespaces = query.namespaces if query.namespace is None else frozenset({query.namespace})
 
-    def meant(job: Listed) -> bool:
+    def matches_query(job: Listed) -> bool:
         return (
             (not namespaces or job.namespace in namespaces)
             and (not query.phases or job.phase in query.phases)
@@ -97,36 +103,36 @@ def _meant(query: ListQuery) -> Callable[[Listed], bool]:
             and matches(job.labels)
         )
 
-    return meant
+    return matches_query
 
 
 def _cursor(sort: str, value: Any, job: Listed) -> str:
-    place = json.dumps([sort, value, job.namespace, job.name])
-    return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
+    position = json.dumps([sort, value, job.namespace, job.name])
+    return base64.urlsafe_b64encode(position.encode()).decode().rstrip("=")
 
 
-def _after(found: Sequence[J], key: Callable[[Any], Any], query: ListQuery) -> int:
-    """The index of the first job that comes after the place that the query names."""
+def _after(sorted_jobs: Sequence[J], key: Callable[[Any], Any], query: ListQuery) -> int:
+    """Return the index of the first job after the position of the query's cursor."""
     descending = query.sort.startswith("-")
     try:
         padded = query.after + "=" * (-len(query.after) % 4)
         sort, value, namespace, name = json.loads(base64.urlsafe_b64decode(padded))
         if sort != query.sort:
             raise ValueError(sort)
-        place = (namespace, name)
+        position = (namespace, name)
 
-        def passed(job: Listed) -> bool:
-            here = key(job)
-            if here == value:
-                return (job.namespace, job.name) > place
-            return bool(here < value if descending else here > value)
+        def is_after(job: Listed) -> bool:
+            job_value = key(job)
+            if job_value == value:
+                return (job.namespace, job.name) > position
+            return bool(job_value < value if descending else job_value > value)
 
-        return next((index for index, job in enumerate(found) if passed(job)), len(found))
+        return next((index for index, job in enumerate(sorted_jobs) if is_after(job)), len(sorted_jobs))
     except (ValueError, TypeError):
-        message = "is no place that an earlier page of this list, sorted like this, has ended at"
+        message = "is not a cursor that an earlier page of this list, in this sort order, returned"
         raise _invalid("after", query.after, message) from None
 
 
-def _invalid(field: str, held: object, message: str) -> JobInvalid:
-    error = SpecError(message, field, str(held)[:60])
+def _invalid(field: str, value: object, message: str) -> JobInvalid:
+    error = SpecError(message, field, str(value)[:60])
     return JobInvalid(str(error), [error])

@@ -1,4 +1,4 @@
-"""What a client gets to see of jobs."""
+"""Data classes that a client returns for jobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from kubealign.spec.status import AlignmentJobStatus, JobPhase
 
 @dataclass(frozen=True)
 class JobRef:
-    """Which job."""
+    """Reference to a job."""
 
     namespace: str
     name: str
@@ -24,15 +24,18 @@ class JobRef:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job as its site holds it. `resource`: apiVersion, kind, metadata, spec and status, as in Kubernetes;
-    a local run is told in the same words."""
+    """Job as stored by its backend.
+
+    `resource` holds apiVersion, kind, metadata, spec and status, as in Kubernetes; local runs have the
+    same form.
+    """
 
     resource: Mapping[str, Any]
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        held: Mapping[str, Any] = self.resource.get("metadata") or {}
-        return held
+        fields: Mapping[str, Any] = self.resource.get("metadata") or {}
+        return fields
 
     @property
     def name(self) -> str:
@@ -69,58 +72,64 @@ class JobRecord:
 
     @property
     def phase(self) -> JobPhase | None:
-        """None: nobody has looked at it yet."""
+        """Phase of the job; None if the job was not reconciled yet."""
         return self.status.phase
 
     @property
     def algorithm(self) -> str:
-        """The union's member in the spec: ppo, sft, ..."""
-        held = (self.resource.get("spec") or {}).get("algorithm")
-        return next(iter(held), "") if isinstance(held, Mapping) else ""
+        """Member of the algorithm union in the spec: ppo, sft, ..."""
+        union = (self.resource.get("spec") or {}).get("algorithm")
+        return next(iter(union), "") if isinstance(union, Mapping) else ""
 
     @cached_property
     def job(self) -> AlignmentJob:
-        """The document without its status. Raises pydantic's ValidationError for one that this version of
-        the SDK does not understand."""
+        """Job document without its status, typed.
+
+        Raises pydantic's ValidationError for a document that this version of the SDK does not understand.
+        """
         document = {name: value for name, value in self.resource.items() if name != "status"}
         return AlignmentJob.model_validate(document)
 
 
 @dataclass(frozen=True)
 class ListQuery:
-    """Which jobs, and which page of them."""
+    """Filter, order and page of a list of jobs."""
 
-    #: None: of every namespace.
+    #: None: every namespace.
     namespace: str | None = None
-    #: Where `namespace` is None: of these alone; empty: of every one.
+    #: Used if `namespace` is None: only these namespaces; empty: every namespace.
     namespaces: frozenset[str] = frozenset()
-    #: As kubectl's -l: `a=b,c!=d,e in (f,g),h,!i`.
+    #: kubectl's -l syntax: `a=b,c!=d,e in (f,g),h,!i`.
     label_selector: str = ""
-    #: Part of the name, whatever its case.
+    #: Part of the name, case-insensitive.
     search: str = ""
     phases: frozenset[str] = frozenset()
     algorithms: frozenset[str] = frozenset()
-    #: name, created, phase, step or reward; with a hyphen before it: the greatest first.
+    #: name, created, phase, step or reward; a leading hyphen sorts in descending order.
     sort: str = "-created"
     limit: int = 50
-    #: What the page before gave as `JobPage.next`; empty: the first page.
+    #: `JobPage.next` of the previous page; empty: the first page.
     after: str = ""
 
 
 @dataclass(frozen=True)
 class JobPage:
-    """Some jobs. `next`: where the next page begins, empty at the end; `total`: all that match, where the
-    site knows it."""
+    """One page of jobs.
+
+    `next` is the cursor of the next page, empty at the end; `total` is the number of matching jobs, if the
+    backend
+    knows it.
+    """
 
     jobs: Sequence[JobRecord]
     next: str = ""
     total: int | None = None
-    #: A position in the site's history, for watching from there.
+    #: Resource version from which a watch can start.
     resource_version: str = ""
 
 
 class ProcessState(StrEnum):
-    """Of one process of a job: a pod, or a child process."""
+    """State of one process of a job: a pod, or a child process."""
 
     WAITING = "Waiting"
     STARTING = "Starting"
@@ -140,20 +149,20 @@ class ProcessRecord:
     role: str
     state: ProcessState
     restarts: int = 0
-    #: What it waits for, or why it failed.
+    #: Awaited condition or failure reason.
     message: str = ""
     started: datetime | None = None
-    #: What it last said of itself (`heartbeat` in docs/metrics.md): weight_version, tokens_per_second, ...
+    #: Last heartbeat (`heartbeat` in docs/metrics.md): weight_version, tokens_per_second, ...
     says: Mapping[str, Any] = field(default_factory=dict)
-    #: Seconds since it said so; None: never, or too long ago.
+    #: Age of the last heartbeat in seconds; None: no heartbeat, or an expired one.
     silent_seconds: float | None = None
-    #: The pod, or the process id.
+    #: Pod name or process id.
     where: str = ""
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of one process's log, as it was written."""
+    """One line of the log of one process, unchanged."""
 
     process: str
     text: str
@@ -161,7 +170,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """Something that happened to a job."""
+    """One event of a job."""
 
     time: datetime
     #: Normal or Warning.

@@ -1,4 +1,4 @@
-"""What a dashboard's REST API says of jobs: their figures, samples and heartbeats."""
+"""Telemetry source over a dashboard's REST API: metrics, samples and heartbeats."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import aiohttp
 
 API = "/api/v1"
-#: The API server's proxy of Services drops Authorization: this one arrives.
+#: The API server's Service proxy drops the Authorization header, but passes this one on.
 TOKEN_HEADER = "X-Kubealign-Token"
 _ANSWER_SECONDS = 30.0
-#: What the API gives at once.
+#: Largest page sizes of the API.
 _MOST_STEPS, _MOST_SAMPLES = 5000, 500
 
 Json = dict[str, Any]
@@ -42,7 +42,7 @@ _ERRORS: Mapping[int, type[KubealignError]] = {
 
 
 class Dashboard(Protocol):
-    """Answers GET. `path` begins with /api/v1. Raises a KubealignError."""
+    """Sends GET requests to a dashboard. `path` begins with /api/v1. Raises a KubealignError."""
 
     async def read(self, path: str, query: Mapping[str, str | int]) -> Json: ...
 
@@ -50,12 +50,12 @@ class Dashboard(Protocol):
 
 
 class HttpDashboard:
-    """At an address."""
+    """Dashboard at an HTTP address."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        """Raises NotPossible for an address that is none of HTTP."""
+        """Create the client. Raises NotPossible for an address that is not an HTTP URL."""
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise NotPossible(f"the dashboard's address must be http://HOST or https://HOST, it is {url!r}")
+            raise NotPossible(f"the dashboard's address must be http://HOST or https://HOST, but is {url!r}")
         self._url = url.rstrip("/")
         self._token = token
         self._session: aiohttp.ClientSession | None = None
@@ -71,11 +71,11 @@ class HttpDashboard:
             self._session = aiohttp.ClientSession(headers=headers, timeout=timeout, trust_env=True)
         url = f"{self._url}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
-            async with self._session.get(url, allow_redirects=False) as answer:
-                return told(answer.status, await answer.read(), f"the dashboard at {self._url}")
+            async with self._session.get(url, allow_redirects=False) as response:
+                return told(response.status, await response.read(), f"the dashboard at {self._url}")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            why = str(error) or type(error).__name__
-            raise Unavailable(f"the dashboard at {self._url} does not answer: {why}") from error
+            reason = str(error) or type(error).__name__
+            raise Unavailable(f"the dashboard at {self._url} does not respond: {reason}") from error
 
     async def close(self) -> None:
         if self._session is not None:
@@ -84,18 +84,18 @@ class HttpDashboard:
 
 
 class RestFigures:
-    """Figures. To be closed."""
+    """TelemetrySource over a dashboard; must be closed."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        """The dashboard at `url`, which knows the caller by `token`."""
+        """Create the source for the dashboard at `url`, which identifies the caller by `token`."""
         self._dashboard: Dashboard = HttpDashboard(url, token)
 
     @classmethod
     def of(cls, dashboard: Dashboard) -> Self:
-        """Those of another way to a dashboard."""
-        made = cls.__new__(cls)
-        made._dashboard = dashboard
-        return made
+        """Create the source over another transport."""
+        instance = cls.__new__(cls)
+        instance._dashboard = dashboard
+        return instance
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,10 +106,10 @@ class RestFigures:
         await self.close()
 
     async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
-        answer = await self._dashboard.read(
+        response = await self._dashboard.read(
             f"{_path(ref)}/metrics", {"after": after, "limit": min(count, _MOST_STEPS)}
         )
-        return [_step(item) for item in answer.get("items") or ()]
+        return [_step(item) for item in response.get("items") or ()]
 
     async def samples(
         self,
@@ -125,18 +125,18 @@ class RestFigures:
             query["step"] = step
         if newest:
             query["newest"] = "true"
-        answer = await self._dashboard.read(f"{_path(ref)}/samples", query)
-        return [_sample(item) for item in answer.get("items") or ()]
+        response = await self._dashboard.read(f"{_path(ref)}/samples", query)
+        return [_sample(item) for item in response.get("items") or ()]
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         if not processes:
             return {}
-        answer = await self._dashboard.read(f"{_path(ref)}/roles", {})
-        wanted = set(processes)
+        response = await self._dashboard.read(f"{_path(ref)}/roles", {})
+        requested = set(processes)
         return {
             str(item["name"]): item["says"]
-            for item in answer.get("items") or ()
-            if item.get("name") in wanted and item.get("says")
+            for item in response.get("items") or ()
+            if item.get("name") in requested and item.get("says")
         }
 
     async def close(self) -> None:
@@ -144,16 +144,20 @@ class RestFigures:
 
 
 def told(status: int, body: bytes, who: str) -> Json:
-    """The answer's object. Raises what its problem document (RFC 9457) says."""
+    """Return the JSON object of a response.
+
+    Raises the KubealignError for an unsuccessful response, with the detail of its problem document (RFC
+    9457).
+    """
     try:
-        held = json.loads(body)
+        document = json.loads(body)
     except ValueError:
-        held = None
+        document = None
     if status < HTTPStatus.MULTIPLE_CHOICES:
-        if not isinstance(held, dict):
-            raise Unavailable(f"{who} answered what is no JSON object: is it a dashboard of kubealign?")
-        return held
-    problem = held if isinstance(held, dict) else {}
+        if not isinstance(document, dict):
+            raise Unavailable(f"{who} did not return a JSON object: is it a kubealign dashboard?")
+        return document
+    problem = document if isinstance(document, dict) else {}
     text = str(problem.get("detail") or problem.get("title") or problem.get("message") or f"HTTP {status}")
     kind = _ERRORS.get(status)
     if kind is None:
@@ -166,7 +170,7 @@ def _path(ref: JobRef) -> str:
 
 
 def _step(item: Json) -> StepMetrics:
-    # JSON has no NaN and no infinity: null is a figure that was none.
+    # JSON has no NaN and no infinity: null stands for a non-finite value.
     values = {
         str(name): float("nan") if value is None else float(value)
         for name, value in (item.get("values") or {}).items()

@@ -1,4 +1,4 @@
-"""A job's result from its volume to a folder of this machine."""
+"""Downloads a job's result from its volume to a folder of this machine."""
 
 import asyncio
 import os
@@ -21,10 +21,10 @@ from kubealign.client.result_stream import receive
 from kubealign.labels import FIELD_MANAGER
 from kubealign.spec.status import JobPhase, Result
 
-#: Volumes that are mounted where the client runs too: CLAIM below this folder is the claim of that name.
+#: Folder with volumes that are also mounted on this machine, each below the name of its claim.
 _CLAIMS = "KUBEALIGN_CLAIMS_DIR"
 _CACHE = "KUBEALIGN_CACHE_DIR"
-#: On a node that has never run the job the image is pulled first.
+#: Includes the time to pull the image on a node that has never run the job.
 _START_SECONDS = 600.0
 
 
@@ -35,12 +35,14 @@ async def fetched(
     into: Path | None,
     fallback: ResultPod,
 ) -> Path:
-    """The folder. Raises NotPossible where there is no result, `into` is in use, or the volume cannot be
-    read."""
+    """Return the folder with the result, downloading it if necessary.
+
+    Raises NotPossible if the job has no result, `into` is in use, or the volume cannot be read.
+    """
     result = _result(job)
-    there = await asyncio.to_thread(_there, job, result, into)
-    if there is not None:
-        return there
+    existing = await asyncio.to_thread(_there, job, result, into)
+    if existing is not None:
+        return existing
     target = _target(job, into)
     partial = await asyncio.to_thread(_beside, target)
     try:
@@ -55,13 +57,13 @@ async def fetched(
 
 
 def _there(job: JobRecord, result: Result, into: Path | None) -> Path | None:
-    """Where the result can be read without fetching it."""
+    """Return the folder if the result is readable without a download."""
     mounted = _mounted(result)
     if mounted is not None:
         return mounted
     target = _target(job, into)
     if into is None and target.is_dir():
-        # By the job's uid, and only ever there as a whole.
+        # The folder name contains the job's uid, and the folder is only moved into place when complete.
         return target
     _check_free(target)
     return None
@@ -73,16 +75,16 @@ def _target(job: JobRecord, into: Path | None) -> Path:
 
 def _check_free(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise NotPossible(f"{target} is there already: name a folder that is new or empty")
+        raise NotPossible(f"{target} exists already: name a folder that is new or empty")
 
 
 def _beside(target: Path) -> Path:
-    """A new folder on the same file system."""
+    """Create a temporary folder on the target's file system."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     except OSError as error:
-        raise NotPossible(f"nothing can be written in {target.parent}: {error}") from error
+        raise NotPossible(f"{target.parent} is not writable: {error}") from error
 
 
 def _keep(partial: Path, target: Path) -> None:
@@ -90,7 +92,7 @@ def _keep(partial: Path, target: Path) -> None:
     try:
         partial.rename(target)
     except OSError as error:
-        raise NotPossible(f"{target} came to be used meanwhile: name another folder ({error})") from error
+        raise NotPossible(f"{target} is in use in the meantime: name another folder ({error})") from error
 
 
 def _result(job: JobRecord) -> Result:
@@ -98,47 +100,47 @@ def _result(job: JobRecord) -> Result:
         return job.status.result
     if job.phase is JobPhase.FAILED:
         raise NotPossible(
-            f"job {job.ref} has no result: it failed: {job.status.message or 'nobody says why'}"
+            f"job {job.ref} has no result: it failed: {job.status.message or 'no reason was reported'}"
         )
-    told = f": {job.status.message}" if job.status.message else ""
+    reason = f": {job.status.message}" if job.status.message else ""
     raise NotPossible(
-        f"job {job.ref} has no result yet, it is {job.phase or JobPhase.PENDING}{told}. Wait until it has "
+        f"job {job.ref} has no result yet, it is {job.phase or JobPhase.PENDING}{reason}. Wait until it has "
         "succeeded"
     )
 
 
 def _mounted(result: Result) -> Path | None:
-    held = os.environ.get(_CLAIMS)
-    if not held:
+    claims_dir = os.environ.get(_CLAIMS)
+    if not claims_dir:
         return None
-    path = Path(held) / result.claim_name / result.path.lstrip("/")
+    path = Path(claims_dir) / result.claim_name / result.path.lstrip("/")
     return path if path.is_dir() else None
 
 
 def _cached(job: JobRecord) -> Path:
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kubealign"
-    folder = Path(os.environ.get(_CACHE) or usual)
+    default_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kubealign"
+    folder = Path(os.environ.get(_CACHE) or default_dir)
     return (folder / "results" / f"{job.namespace}-{job.name}-{job.uid[:8]}").absolute()
 
 
 @asynccontextmanager
-async def _running(api: KubernetesApi, wanted: Json) -> AsyncIterator[Json]:
-    """The pod, once it runs; deleted at the end whatever happens."""
-    metadata = wanted["metadata"]
+async def _running(api: KubernetesApi, pod_document: Json) -> AsyncIterator[Json]:
+    """Create the pod, yield it once it runs, and delete it at the end in any case."""
+    metadata = pod_document["metadata"]
     collection = PODS.collection(metadata["namespace"])
     await _sweep(api, collection, metadata["labels"][RESULT_LABEL])
-    made = await api.create(collection, wanted, {"fieldManager": FIELD_MANAGER})
+    created = await api.create(collection, pod_document, {"fieldManager": FIELD_MANAGER})
     try:
-        yield await _started(api, collection, made)
+        yield await _started(api, collection, created)
     finally:
-        # Also when whoever waits was cancelled: nobody else deletes it before the job goes.
-        await asyncio.shield(_delete(api, made))
+        # Shielded from cancellation: nothing else deletes the pod before the job is deleted.
+        await asyncio.shield(_delete(api, created))
 
 
 async def _sweep(api: KubernetesApi, collection: str, uid: str) -> None:
-    """What somebody left behind who was killed while fetching."""
-    left, _ = await list_all(api, collection, {"labelSelector": f"{RESULT_LABEL}={uid}"})
-    for pod in left:
+    """Delete pods of downloads that were killed."""
+    pods, _ = await list_all(api, collection, {"labelSelector": f"{RESULT_LABEL}={uid}"})
+    for pod in pods:
         if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             with suppress(KubealignError):
                 await _delete(api, pod)
@@ -151,21 +153,21 @@ async def _delete(api: KubernetesApi, pod: Json) -> None:
         await api.delete(PODS.named(metadata["namespace"], metadata["name"]), options)
 
 
-async def _started(api: KubernetesApi, collection: str, made: Json) -> Json:
-    name, pod = made["metadata"]["name"], made
+async def _started(api: KubernetesApi, collection: str, created: Json) -> Json:
+    name, pod = created["metadata"]["name"], created
     query = {"fieldSelector": f"metadata.name={name}"}
     try:
-        async with asyncio.timeout(_START_SECONDS), aclosing(changes(api, collection, query)) as found:
-            async for change in found:
+        async with asyncio.timeout(_START_SECONDS), aclosing(changes(api, collection, query)) as pod_changes:
+            async for change in pod_changes:
                 pod = change.item
                 if change.gone or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-                    why = "somebody deleted it" if change.gone else state_of(pod, over=True, held=False)[1]
-                    raise NotPossible(f"the pod {name}, which reads the result, ended at once: {why}")
+                    reason = "it was deleted" if change.gone else state_of(pod, over=True, held=False)[1]
+                    raise NotPossible(f"the pod {name}, which reads the result, ended at once: {reason}")
                 if begun(pod):
                     return pod
     except TimeoutError as error:
-        why = state_of(pod, over=False, held=False)[1]
+        reason = state_of(pod, over=False, held=False)[1]
         raise Unavailable(
-            f"waited {_START_SECONDS:g} s for the pod {name}, which reads the result: {why}"
+            f"waited {_START_SECONDS:g} s for the pod {name}, which reads the result: {reason}"
         ) from error
-    raise AssertionError("changes end by being left only")
+    raise AssertionError("a watch does not end by itself")

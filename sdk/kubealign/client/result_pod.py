@@ -1,7 +1,8 @@
-"""The short-lived pod that a result is fetched through. Pure.
+"""Short-lived pod that reads a result from its volume. Pure.
 
-It is made like the job's own pods, which could read the volume, and meets the restricted Pod Security
-Standard. It has no label by which the operator or a Service would take it for one of the job's.
+The pod is built like the job's own pods, which could mount the volume, and satisfies the restricted Pod
+Security
+Standard. It has no label by which the operator or a Service would treat it as a pod of the job.
 """
 
 import os
@@ -33,7 +34,9 @@ _RESOURCES = {
 
 @dataclass(frozen=True)
 class ResultPod:
-    """Where no pod of the job is left to copy from. `image`: any with Python 3; None: there is none."""
+    """Settings of the pod when no pod of the job is left to copy from. `image`: any image with Python 3;
+    None: none is set.
+    """
 
     image: str | None = None
     python: str = "python"
@@ -41,14 +44,14 @@ class ResultPod:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """KUBEALIGN_RESULT_IMAGE names the image."""
+        """Read the image from KUBEALIGN_RESULT_IMAGE."""
         return cls(os.environ.get(_IMAGE) or None)
 
 
 def manifest(job: JobRecord, result: Result, pods: Sequence[Mapping[str, Any]], fallback: ResultPod) -> Json:
-    """Raises NotPossible where nothing says which image to take."""
-    model = _model(pods)
-    spec = _copied(model) if model is not None else _made(job, fallback)
+    """Return the pod's manifest. Raises NotPossible if no image is known."""
+    template = _model(pods)
+    spec = _copied(template) if template is not None else _made(job, fallback)
     main = spec["containers"][0]
     mount = {"name": "result", "mountPath": f"{VOLUMES}/{result.claim_name}", "readOnly": True}
     main |= {
@@ -71,7 +74,7 @@ def manifest(job: JobRecord, result: Result, pods: Sequence[Mapping[str, Any]], 
             "name": f"{job.name}-result-{uuid.uuid4().hex[:6]}",
             "namespace": job.namespace,
             "labels": {APP: KUBEALIGN, RESULT_LABEL: job.uid},
-            # Should nobody delete it, it goes with the job.
+            # A pod that was not deleted is garbage-collected with the job.
             "ownerReferences": [
                 {
                     "apiVersion": API_VERSION,
@@ -96,39 +99,39 @@ def manifest(job: JobRecord, result: Result, pods: Sequence[Mapping[str, Any]], 
 
 
 def sends(pod: Mapping[str, Any], result: Result) -> list[str]:
-    """The command that writes the result's folder to stdout, for a pod made by `manifest`."""
+    """Return the command that writes the result folder to stdout, for a pod built by `pod_manifest`."""
     python = pod["spec"]["containers"][0]["command"][0]
     folder = f"{VOLUMES}/{result.claim_name}/{result.path.lstrip('/')}"
     return [python, "-c", source(), "send", folder]
 
 
 def source() -> str:
-    """Of result_sender: the image may hold another kubealign, or none."""
+    """Return the source of the sender: the image may contain another version of kubealign, or none."""
     return resources.files("kubealign.client").joinpath("result_sender.py").read_text()
 
 
 def _model(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The driver's pod, which has the least to ask of a node, else any that has the image."""
-    known = [pod for pod in pods if process_of(pod)]
-    return next((pod for pod in known if process_of(pod) == "driver"), known[0] if known else None)
+    """Return the driver's pod, which has the smallest node requirements, else any pod with the image."""
+    job_pods = [pod for pod in pods if process_of(pod)]
+    return next((pod for pod in job_pods if process_of(pod) == "driver"), job_pods[0] if job_pods else None)
 
 
 def _copied(pod: Mapping[str, Any]) -> Json:
     spec = pod["spec"]
-    main = next(held for held in spec["containers"] if held["name"] == MAIN)
-    kept = {name: main[name] for name in ("image", "imagePullPolicy") if name in main}
+    main = next(container for container in spec["containers"] if container["name"] == MAIN)
+    image_fields = {name: main[name] for name in ("image", "imagePullPolicy") if name in main}
     return {
         **{name: spec[name] for name in _COPIED if spec.get(name)},
         "securityContext": spec.get("securityContext") or _security(ResultPod.user),
-        "containers": [{**kept, "command": list(main["command"])[:1]}],
+        "containers": [{**image_fields, "command": list(main["command"])[:1]}],
     }
 
 
 def _made(job: JobRecord, fallback: ResultPod) -> Json:
     if fallback.image is None:
         raise NotPossible(
-            f"no pod of job {job.ref} is left that says which image to read its volume with: set {_IMAGE} to "
-            "one with Python 3, such as the image of the jobs' pods"
+            f"no pod of job {job.ref} is left to take the image for reading its volume from: set {_IMAGE} to "
+            "an image with Python 3, such as the image of the jobs' pods"
         )
     return {
         "securityContext": _security(fallback.user),

@@ -1,7 +1,8 @@
-"""Runs in the pod that a result is fetched through, by its source: the image needs Python and nothing else.
+"""Program of the pod that reads a result; it runs from its source text, so the image only needs Python.
 
-`hold` is the pod's own process and ends by itself when nobody comes. `send FOLDER` is run beside it, writes
-the folder to stdout as tar, then {sha256, bytes} of what it wrote to stderr.
+`hold` is the pod's main process, and exits when no download starts. `send FOLDER` is run in addition: it
+writes the
+folder to stdout as tar, then {sha256, bytes} of the archive to stderr.
 """
 
 import contextlib
@@ -16,12 +17,12 @@ from typing import BinaryIO
 
 _IDLE_SECONDS = 300
 _BLOCK = 1 << 20
-#: To `hold`: somebody is being served, and is not any more.
+#: Signals to `hold`: a download has started, or ended.
 _BUSY, _IDLE = signal.SIGUSR1, signal.SIGUSR2
 
 
 class Counted:
-    """A file for writing that knows the digest of what went through."""
+    """Writable file that computes the size and digest of the data written."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -35,34 +36,34 @@ class Counted:
 
 
 def send(folder: str, out: BinaryIO) -> dict[str, str | int]:
-    """Write `folder` as tar; what to tell of it."""
-    counted = Counted(out)
+    """Write `folder` as tar; return the digest and size."""
+    writer = Counted(out)
     with tarfile.open(
-        fileobj=counted,  # type: ignore[call-overload]
+        fileobj=writer,  # type: ignore[call-overload]
         mode="w|",
         format=tarfile.PAX_FORMAT,
         bufsize=_BLOCK,
     ) as archive:
         archive.add(folder, arcname=".")
     out.flush()
-    return {"sha256": counted.digest.hexdigest(), "bytes": counted.size}
+    return {"sha256": writer.digest.hexdigest(), "bytes": writer.size}
 
 
 def hold(idle_seconds: float = _IDLE_SECONDS) -> None:
-    """Until SIGTERM, or until nobody has been served for a while."""
-    awaited = {signal.SIGTERM, _BUSY, _IDLE}
-    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    """Wait for SIGTERM, or until no download has run for `idle_seconds`."""
+    signals = {signal.SIGTERM, _BUSY, _IDLE}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     busy = False
     while True:
-        got = signal.sigwaitinfo(awaited) if busy else signal.sigtimedwait(awaited, idle_seconds)
-        if got is None or got.si_signo == signal.SIGTERM:
+        received = signal.sigwaitinfo(signals) if busy else signal.sigtimedwait(signals, idle_seconds)
+        if received is None or received.si_signo == signal.SIGTERM:
             return
-        busy = got.si_signo == _BUSY
+        busy = received.si_signo == _BUSY
 
 
 @contextlib.contextmanager
 def _serving(holder: int) -> Iterator[None]:
-    # Who may not signal it, as in a pod whose containers share one namespace, is served all the same.
+    # The download proceeds even if signalling is not permitted, as with a shared process namespace.
     with contextlib.suppress(OSError):
         os.kill(holder, _BUSY)
     try:
@@ -77,8 +78,8 @@ def main(arguments: list[str]) -> None:
         hold()
         return
     with _serving(holder=1):
-        told = send(arguments[1], sys.stdout.buffer)
-    sys.stderr.write(json.dumps(told) + "\n")
+        summary = send(arguments[1], sys.stdout.buffer)
+    sys.stderr.write(json.dumps(summary) + "\n")
 
 
 if __name__ == "__main__":

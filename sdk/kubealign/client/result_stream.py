@@ -1,4 +1,4 @@
-"""A folder of a pod, unpacked here as it arrives: bounded memory, one pass, a digest at the end."""
+"""Streams a folder out of a pod and unpacks it on arrival, with bounded memory and a final digest check."""
 
 import asyncio
 import hashlib
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     import aiohttp
 
 _STDOUT, _STDERR, _END = 1, 2, 3
-#: A volume that is slow to read is patience enough.
+#: Allows for a slow volume.
 _SILENCE_SECONDS = 120.0
 _BLOCK = 1 << 20
 _TOLD_BYTES = 64 << 10
 
 
 class _Received:
-    """What came over the channels besides the archive itself."""
+    """State of the channels other than the archive."""
 
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
@@ -33,15 +33,17 @@ class _Received:
         self.end = b""
 
     def check(self) -> None:
-        """Raises Unavailable for an archive that is not the one that was sent, NotPossible where it was not
-        sent."""
-        said = self.told.decode(errors="replace").strip().splitlines()
-        last = said[-1] if said else ""
+        """Check that the archive is complete.
+
+        Raises Unavailable if it differs from the one that was sent, NotPossible if sending failed.
+        """
+        lines = self.told.decode(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else ""
         end = _object(self.end.decode(errors="replace"))
         if end.get("status") == "Failure":
-            raise NotPossible(f"the result cannot be read in its volume: {last or end.get('message')}")
+            raise NotPossible(f"the result cannot be read from its volume: {last or end.get('message')}")
         if not end:
-            raise Unavailable("the connection ended before the result was whole: try again")
+            raise Unavailable("the connection ended before the result was complete: try again")
         sent = _object(last)
         if sent.get("sha256") != self.digest.hexdigest() or sent.get("bytes") != self.size:
             raise Unavailable(
@@ -51,10 +53,13 @@ class _Received:
 
 
 async def receive(api: KubernetesApi, pod: str, command: list[str], into: Path) -> None:
-    """Run `command`, which writes a tar archive, in the pod at this path of the API, and unpack it in the
-    folder `into`. Raises Unavailable when it does not arrive whole, NotPossible when it cannot be kept."""
-    asked = [("command", part) for part in command]
-    query = urlencode([*asked, ("container", MAIN), ("stdout", "true"), ("stderr", "true")])
+    """Run `command`, which writes a tar archive, in the pod at this API path, and unpack the archive into
+    `into`.
+
+    Raises Unavailable if the archive arrives incomplete, NotPossible if it cannot be unpacked.
+    """
+    command_query = [("command", part) for part in command]
+    query = urlencode([*command_query, ("container", MAIN), ("stdout", "true"), ("stderr", "true")])
     received = _Received()
     source, sink = os.pipe()
     unpacking = asyncio.create_task(asyncio.to_thread(_unpack, source, into))
@@ -103,7 +108,7 @@ async def _written(sink: int, data: bytes) -> None:
     try:
         await asyncio.shield(writing)
     except asyncio.CancelledError:
-        # The descriptor is about to be closed: not under a thread that writes to it.
+        # The descriptor is closed next, which must not happen while a thread writes to it.
         await asyncio.gather(writing, return_exceptions=True)
         raise
 
@@ -118,23 +123,23 @@ def _unpack(source: int, into: Path) -> None:
     with open(source, "rb") as stream:
         with tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK) as archive:
             archive.extractall(into, filter="data")
-        # What comes after the archive's end is padding; whoever writes it must not find the pipe broken.
+        # Padding follows the archive's end; it is read so that its writer does not get a broken pipe.
         while stream.read(_BLOCK):
             continue
 
 
 async def _cause(unpacking: "asyncio.Task[None]", error: Exception, into: Path) -> Exception:
-    """A broken pipe says only that the unpacking has ended: that one knows why."""
-    [found] = await asyncio.gather(unpacking, return_exceptions=True)
-    why = found if isinstance(found, Exception) else error
-    if isinstance(why, tarfile.TarError) and not isinstance(why, tarfile.FilterError):
-        return Unavailable(f"the result did not arrive as it was sent ({why}): try again")
-    return NotPossible(f"the result cannot be unpacked in {into}: {why}")
+    """Return the failure of the unpacking task: a broken pipe only states that the task has ended."""
+    [outcome] = await asyncio.gather(unpacking, return_exceptions=True)
+    cause = outcome if isinstance(outcome, Exception) else error
+    if isinstance(cause, tarfile.TarError) and not isinstance(cause, tarfile.FilterError):
+        return Unavailable(f"the result did not arrive as it was sent ({cause}): try again")
+    return NotPossible(f"the result cannot be unpacked in {into}: {cause}")
 
 
 def _object(text: str) -> dict[str, object]:
     try:
-        held = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return {}
-    return held if isinstance(held, dict) else {}
+    return value if isinstance(value, dict) else {}

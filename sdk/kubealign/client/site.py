@@ -1,7 +1,7 @@
-"""A place that runs jobs, as a client sees it. There are two: a cluster, and this machine.
+"""Protocols of the backends that run jobs: a Kubernetes cluster or this machine.
 
-Every method raises a KubealignError (see errors): JobNotFound for a job that is not there, Forbidden and
-Unauthenticated where the site says so, Unavailable when it does not answer.
+Every method raises a KubealignError (see errors): JobNotFound for a job that does not exist, Forbidden and
+Unauthenticated for refused requests, Unavailable when the backend does not respond.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -13,11 +13,13 @@ from kubealign.read_model import BEGINNING, Sample, StepMetrics
 
 
 class Figures(Protocol):
-    """What jobs say of themselves while they run, and what is kept of it."""
+    """Source of the metrics, samples and heartbeats that jobs report."""
 
     async def metrics(self, ref: JobRef, after: str = BEGINNING, count: int = 1000) -> Sequence[StepMetrics]:
-        """Steps in the order in which they were reported, those after the entry `after`. A step that is done
-        again after a rollback comes again, under a higher fence."""
+        """Return the metrics of at most `count` steps after the entry `after`, in reporting order.
+
+        A step that is repeated after a rollback is returned again, with a higher fence.
+        """
 
     async def samples(
         self,
@@ -28,45 +30,58 @@ class Figures(Protocol):
         step: int | None = None,
         newest: bool = False,
     ) -> Sequence[Sample]:
-        """Those after the entry `after`, oldest first; `newest`: the last ones instead, newest first. `step`:
-        of that step alone."""
+        """Return at most `count` samples.
+
+        Args:
+            after: Only samples after this entry.
+            step: Only samples of this step.
+            newest: Return the last samples, newest first, instead of the first ones, oldest first.
+        """
 
     async def heartbeats(self, ref: JobRef, processes: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """What each of these processes last said of itself; the silent ones are left out."""
+        """Return the last heartbeat of each of these processes; silent processes are omitted."""
 
 
 class Site(Figures, Protocol):
-    """Where jobs run."""
+    """Backend that runs jobs."""
 
     #: "cluster" or "local".
     kind: str
-    #: Where a job without a namespace belongs.
+    #: Namespace of jobs that name none.
     namespace: str
 
     async def create(self, resource: Mapping[str, Any], *, dry_run: bool = False) -> JobRecord:
-        """Hand in a job, as a whole document. Raises JobExists, JobInvalid."""
+        """Submit a job, given as a full document. Raises JobExists, JobInvalid."""
 
     async def get(self, ref: JobRef) -> JobRecord: ...
 
     async def list(self, query: ListQuery) -> JobPage: ...
 
     async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
-        """A JSON merge patch (RFC 7386). Raises JobInvalid, Conflict."""
+        """Apply a JSON merge patch (RFC 7386) to a job. Raises JobInvalid, Conflict."""
 
     async def delete(self, ref: JobRef) -> None:
-        """With all that it owns; in a cluster its volumes stay, here its result goes with its folder."""
+        """Delete a job and everything that it owns.
+
+        In a cluster the job's volumes are kept; a local job's result is deleted with its run directory.
+        """
 
     async def scale(self, ref: JobRef, replicas: int) -> JobRecord:
-        """Have this many rollout workers. Raises NotPossible, JobInvalid."""
+        """Set the number of rollout workers. Raises NotPossible, JobInvalid."""
 
     async def suspend(self, ref: JobRef, suspended: bool) -> JobRecord:
-        """True: save, stop and give everything back; False: go on from the commit."""
+        """Suspend or resume a job.
+
+        Args:
+            suspended: True to checkpoint, stop and release all resources; False to resume from the
+                checkpoint.
+        """
 
     def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
-        """The job as it is now, then after each change. Ends when the job is gone."""
+        """Yield the job as it is now, then after each change. Ends when the job is deleted."""
 
     async def processes(self, ref: JobRef) -> Sequence[ProcessRecord]:
-        """With their heartbeats where those are known."""
+        """Return the processes of a job, with their heartbeats where available."""
 
     def logs(
         self,
@@ -77,14 +92,26 @@ class Site(Figures, Protocol):
         follow: bool = False,
         tail: int | None = None,
     ) -> AsyncIterator[LogLine]:
-        """Of one process, of all of a role, or of all. `follow`: also of processes that come later, until the
-        job is over; it may begin before the first one is there. `tail`: the last lines of each alone."""
+        """Yield log lines of one process, of all processes of a role, or of all processes.
+
+        Args:
+            follow: Include processes that start later, until the job has finished. May be called before
+                the first
+                process exists.
+            tail: Start with this many last lines of each process.
+        """
 
     async def events(self, ref: JobRef) -> Sequence[JobEvent]:
-        """Oldest first."""
+        """Return the events of a job, oldest first."""
 
     async def result(self, ref: JobRef, into: Path | None = None) -> Path:
-        """A folder on this machine with the job's result, in Hugging Face's layout; `into`: where to put it,
-        if it must be fetched. Raises NotPossible as long as there is none."""
+        """Return a folder on this machine with the job's result, in Hugging Face layout.
+
+        Args:
+            into: Target folder if the result must be downloaded.
+
+        Raises:
+            NotPossible: The job has no result yet.
+        """
 
     async def close(self) -> None: ...

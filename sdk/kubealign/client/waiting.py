@@ -1,4 +1,4 @@
-"""What waiting for a job makes of each of its changes. Pure."""
+"""Decides when a wait for a job's phase ends. Pure."""
 
 from kubealign.client.errors import Conflict, JobFailed, JobInvalid
 from kubealign.client.records import JobRecord
@@ -9,7 +9,7 @@ _BEFORE_THE_END = (JobPhase.PENDING, JobPhase.STARTING, JobPhase.RUNNING)
 
 
 def wanted_phase(until: str) -> JobPhase:
-    """Raises JobInvalid for what is no phase."""
+    """Return the JobPhase of a name. Raises JobInvalid for an unknown phase."""
     try:
         return JobPhase(until)
     except ValueError:
@@ -18,26 +18,30 @@ def wanted_phase(until: str) -> JobPhase:
 
 
 def reached(record: JobRecord, until: JobPhase) -> bool:
-    """Whether the job is where it was waited for, or has been there. Raises JobFailed with its cause, and
-    Conflict where it is over and will never be there."""
+    """Return True if the job is in the phase, or was in it before.
+
+    Raises:
+        JobFailed: With the job's cause.
+        Conflict: The job has finished and can no longer reach the phase.
+    """
     phase = record.phase
     if phase is until:
         return True
     if phase is JobPhase.FAILED:
-        raise JobFailed(f"{record.ref} has failed: {record.status.message or 'it did not say why'}")
+        raise JobFailed(f"{record.ref} has failed: {record.status.message or 'no reason was reported'}")
     if phase is JobPhase.SUCCEEDED:
         if until in _BEFORE_THE_END:
             return True
-        raise Conflict(f"{record.ref} has succeeded: it will never be {until}")
+        raise Conflict(f"{record.ref} has succeeded: it can no longer be {until}")
     return False
 
 
 def still_waits(record: JobRecord | None, name: str, until: JobPhase, timeout: float) -> str:
-    """What a wait that has run out of time says."""
-    waited = f"waited {timeout:g} s for {name} to be {until}"
+    """Return the message of a wait that has timed out."""
+    prefix = f"waited {timeout:g} s for {name} to be {until}"
     if record is None:
-        return f"{waited}: its site did not tell how it is"
+        return f"{prefix}: its state could not be read"
     status = record.status
     steps = f" at step {status.step or 0} of {status.max_steps}" if status.max_steps else ""
-    says = f"; it says: {status.message}" if status.message else ""
-    return f"{waited}: it is {record.phase or 'not looked at yet'}{steps}{says}"
+    reported = f"; status: {status.message}" if status.message else ""
+    return f"{prefix}: it is {record.phase or 'not reconciled yet'}{steps}{reported}"

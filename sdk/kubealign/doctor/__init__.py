@@ -1,1 +1,1 @@
-"""What this machine or a cluster lacks for running jobs, and the remedy."""
+"""Diagnosis of this machine or a cluster: missing prerequisites for running jobs, and their remedies."""

@@ -1,4 +1,4 @@
-"""What jobs on a cluster need, as the caller sees it. Nothing is changed there."""
+"""Checks of a cluster's prerequisites for jobs, with the caller's rights. Read-only."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +16,7 @@ _COMPONENT = "app.kubernetes.io/component"
 _RELEASE = "app.kubernetes.io/version"
 _USUAL_NAMESPACE = "kubealign-system"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-#: (verb, group, resource, subresource): without these there is no point, without the others less of one.
+#: (verb, group, resource, subresource): required rights, and rights without which some commands fail.
 _NEEDED = (
     ("create", GROUP, "alignmentjobs", ""),
     ("get", GROUP, "alignmentjobs", ""),
@@ -34,7 +34,7 @@ _USEFUL = (
 
 
 async def examine(api: KubernetesApi, namespace: str) -> AsyncIterator[Finding]:
-    """Finding by finding; where the API server does not answer, that one alone."""
+    """Yield one result per check; only the first where the API server does not respond."""
     try:
         version = await api.get("/version")
     except Unauthenticated as error:
@@ -42,7 +42,7 @@ async def examine(api: KubernetesApi, namespace: str) -> AsyncIterator[Finding]:
         return
     except KubealignError as error:
         yield missing(
-            "API server", str(error), "name another --context or --kubeconfig, or mend the connection"
+            "API server", str(error), "name another --context or --kubeconfig, or repair the connection"
         )
         return
     yield ok("API server", f"{api.server}, Kubernetes {version.get('gitVersion', '?')}")
@@ -62,16 +62,16 @@ async def _resource(api: KubernetesApi) -> Finding:
     except Forbidden as error:
         return warning(what, str(error), "ask the cluster's administrator whether kubealign is installed")
     except KubealignError:
-        return missing(what, "the cluster does not know it", _INSTALL)
+        return missing(what, "not installed in the cluster", _INSTALL)
     served = [str(version.get("version")) for version in group.get("versions") or []]
     if VERSION not in served:
         return missing(
-            what, f"served as {', '.join(served)}, not as {VERSION}", "take the SDK of the chart's version"
+            what, f"served as {', '.join(served)}, not as {VERSION}", "install the SDK of the chart's version"
         )
     try:
         crd = await api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/alignmentjobs.{GROUP}")
     except KubealignError:
-        # Not everybody may read definitions; that it is served is what matters.
+        # Reading CRDs may be forbidden; the resource is served, which is sufficient.
         return ok(what, VERSION)
     release = (crd["metadata"].get("labels") or {}).get(_RELEASE, "")
     if release and release != __version__:
@@ -82,18 +82,18 @@ async def _resource(api: KubernetesApi) -> Finding:
 
 async def _rights(api: KubernetesApi, namespace: str) -> Finding:
     what = f"your rights in {namespace}"
-    asked = (*_NEEDED, *_USEFUL)
+    rights = (*_NEEDED, *_USEFUL)
     try:
-        allowed = await asyncio.gather(*(_allowed(api, namespace, *right) for right in asked))
+        allowed = await asyncio.gather(*(_allowed(api, namespace, *right) for right in rights))
     except KubealignError as error:
-        return warning(what, f"cannot be asked for: {error}", "kubectl auth can-i --list")
-    denied = [right for right, may in zip(asked, allowed, strict=True) if not may]
+        return warning(what, f"cannot be checked: {error}", "kubectl auth can-i --list")
+    denied = [right for right, may in zip(rights, allowed, strict=True) if not may]
     if not denied:
         return ok(what, "all that the commands need")
-    told = "you may not " + ", ".join(_spelled(*right) for right in denied)
-    remedy = f"have a RoleBinding made in {namespace} to the ClusterRole edit (or view, to look on)"
-    tell = missing if any(right in _NEEDED for right in denied) else warning
-    return tell(what, told, remedy)
+    detail = "you may not " + ", ".join(_spelled(*right) for right in denied)
+    remedy = f"request a RoleBinding in {namespace} to the ClusterRole edit (or view, for read access)"
+    result = missing if any(right in _NEEDED for right in denied) else warning
+    return result(what, detail, remedy)
 
 
 async def _allowed(
@@ -120,17 +120,17 @@ def _spelled(verb: str, group: str, resource: str, subresource: str) -> str:
 
 
 async def _platform(api: KubernetesApi) -> Sequence[Finding]:
-    """Operator, Redis, dashboard."""
+    """Check operator, Redis and dashboard."""
     try:
-        found = [
+        workloads = [
             *await _workloads(api, "deployments"),
             *await _workloads(api, "statefulsets"),
         ]
     except KubealignError as error:
-        remedy = "ask the cluster's administrator whether they run: you may not look there"
+        remedy = "ask the cluster's administrator whether they run: you have no right to list them"
         return [warning("operator, Redis, dashboard", str(error), remedy)]
     by_component: dict[str, Any] = {
-        item["metadata"].get("labels", {}).get(_COMPONENT, ""): item for item in found
+        item["metadata"].get("labels", {}).get(_COMPONENT, ""): item for item in workloads
     }
     return [
         _workload("operator", by_component.get("operator"), missing, "nobody runs jobs", _INSTALL),
@@ -138,7 +138,7 @@ async def _platform(api: KubernetesApi) -> Sequence[Finding]:
             "Redis",
             by_component.get("redis"),
             warning,
-            "none of the chart's: without one jobs run without figures",
+            "not installed by the chart: jobs run without metrics unless another one is configured",
             "redis.embedded.enabled or redis.external in the chart's values",
         ),
         _workload(
@@ -154,35 +154,37 @@ async def _platform(api: KubernetesApi) -> Sequence[Finding]:
 async def _workloads(api: KubernetesApi, plural: str) -> Sequence[Any]:
     query = {"labelSelector": _PART_OF}
     try:
-        found = await api.list(f"/apis/apps/v1/{plural}", query)
+        response = await api.list(f"/apis/apps/v1/{plural}", query)
     except Forbidden:
-        found = await api.list(f"/apis/apps/v1/namespaces/{_USUAL_NAMESPACE}/{plural}", query)
-    return list(found.get("items") or [])
+        response = await api.list(f"/apis/apps/v1/namespaces/{_USUAL_NAMESPACE}/{plural}", query)
+    return list(response.get("items") or [])
 
 
 def _workload(what: str, item: Any, tell: Any, absent: str, remedy: str) -> Finding:
     if item is None:
-        found: Finding = tell(what, absent, remedy)
-        return found
-    place = f"{item['metadata']['namespace']}/{item['metadata']['name']}"
-    wanted = (item.get("spec") or {}).get("replicas", 1)
+        absent_result: Finding = tell(what, absent, remedy)
+        return absent_result
+    name = f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+    replicas = (item.get("spec") or {}).get("replicas", 1)
     ready = (item.get("status") or {}).get("readyReplicas") or 0
     if ready == 0:
         namespace = item["metadata"]["namespace"]
-        told: Finding = tell(
-            what, f"{place}: none of {wanted} is ready", f"kubectl get pods -n {namespace}, and describe them"
+        not_ready: Finding = tell(
+            what,
+            f"{name}: none of {replicas} is ready",
+            f"kubectl get pods -n {namespace}, and describe them",
         )
-        return told
-    return ok(what, f"{place}: {ready} of {wanted} ready")
+        return not_ready
+    return ok(what, f"{name}: {ready} of {replicas} ready")
 
 
 async def _storage(api: KubernetesApi) -> Finding:
     what = "storage"
-    remedy = "make a PersistentVolumeClaim that all pods of a job can write, for checkpoint.volume"
+    remedy = "create a PersistentVolumeClaim that all pods of a job can write, for checkpoint.volume"
     try:
         classes = (await api.list("/apis/storage.k8s.io/v1/storageclasses")).get("items") or []
     except KubealignError as error:
-        return warning(what, f"cannot be looked at: {error}", remedy)
+        return warning(what, f"cannot be listed: {error}", remedy)
     if not classes:
         return warning(what, "no StorageClass", remedy)
     default = [

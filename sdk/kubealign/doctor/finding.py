@@ -1,11 +1,11 @@
-"""One thing that was looked at."""
+"""Result of one check."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Health(StrEnum):
-    """MISSING: jobs do not run without it. WARNING: they do, with less, or not all of them."""
+    """Status of a check. MISSING: jobs do not run without it. WARNING: they run with restrictions."""
 
     OK = "ok"
     WARNING = "warning"
@@ -14,7 +14,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """`detail`: what was found; `remedy`: what to do, empty where all is well."""
+    """Result of one check. `detail`: observed state; `remedy`: what to do, empty for OK."""
 
     what: str
     health: Health

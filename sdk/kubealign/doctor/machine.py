@@ -1,4 +1,4 @@
-"""What a run on this machine needs."""
+"""Checks of this machine's prerequisites for local runs."""
 
 import os
 import platform
@@ -20,14 +20,14 @@ from kubealign.local.redis_server import redis_program
 _LEAST_PYTHON = (3, 11)
 _MEMORY_FILES = Path("/dev/shm")
 _GIB = 2**30
-# Torch and transformers take as much in the fork server; each process with a model comes on top.
+# Torch and transformers need this much in the fork server; each process with a model comes on top.
 _LEAST_MEMORY = 4 * _GIB
-# Weights are handed over there, in two copies.
+# Weights are transferred there, in two copies.
 _LEAST_SHARED = _GIB
 _LEAST_DISK = 5 * _GIB
 _LEAST_FILES = 1024
 _TORCH_SECONDS = 60
-#: By extra, what of it is looked for.
+#: Packages that are looked for, by extra.
 _PACKAGES = {
     "services": ("torch", "transformers", "grpc", "nats", "redis", "cryptography", "safetensors", "datasets"),
     "dashboard": ("fastapi", "uvicorn", "plotly", "redis"),
@@ -41,7 +41,7 @@ print(torch.__version__, *[torch.cuda.get_device_name(index) for index in range(
 
 
 def examine(runs_dir: Path) -> Iterator[Finding]:
-    """Finding by finding, as each is made; the last one starts a process that imports torch."""
+    """Yield one result per check, as soon as it is done; the last one imports torch in a subprocess."""
     yield _python()
     yield _system()
     yield from _packages()
@@ -64,15 +64,15 @@ def _python() -> Finding:
 
 
 def _system() -> Finding:
-    held = f"{platform.system()} {platform.machine()}, {_cores()}"
+    description = f"{platform.system()} {platform.machine()}, {_cores()}"
     if platform.system() != "Linux":
-        return warning("system", held, "runs are tested on Linux alone: use a Linux machine or a cluster")
-    return ok("system", held)
+        return warning("system", description, "runs are tested on Linux only: use one or a cluster")
+    return ok("system", description)
 
 
 def _cores() -> str:
-    ours, all_of_them = available_cores(), os.cpu_count() or 1
-    return f"{ours} cores" if ours == all_of_them else f"{ours} of its {all_of_them} cores"
+    available, total = available_cores(), os.cpu_count() or 1
+    return f"{available} cores" if available == total else f"{available} of its {total} cores"
 
 
 def _packages() -> Iterator[Finding]:
@@ -98,10 +98,10 @@ def _memory() -> Finding:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError) as error:
-        return warning("memory", f"cannot be read: {error}", "see for yourself that some GiB are free")
+        return warning("memory", f"cannot be read: {error}", "check that some GiB are free")
     if free < _LEAST_MEMORY:
         return warning(
-            "memory", f"{_gib(free)} free", f"free at least {_gib(_LEAST_MEMORY)}, or take a smaller model"
+            "memory", f"{_gib(free)} free", f"free at least {_gib(_LEAST_MEMORY)}, or use a smaller model"
         )
     return ok("memory", f"{_gib(free)} free")
 
@@ -110,11 +110,11 @@ def _shared_memory() -> Finding:
     what = str(_MEMORY_FILES)
     if not os.access(_MEMORY_FILES, os.W_OK):
         return warning(
-            what, "cannot be written", "mount a tmpfs there: weights go through files on disk until then"
+            what, "cannot be written", "mount a tmpfs there: until then weights are transferred on disk"
         )
     free = shutil.disk_usage(_MEMORY_FILES).free
     if free < _LEAST_SHARED:
-        remedy = "make it larger (docker run --shm-size, mount -o remount,size=): weights are in it twice"
+        remedy = "make it larger (docker run --shm-size, mount -o remount,size=): it holds weights twice"
         return warning(what, f"{_gib(free)} free", remedy)
     return ok(what, f"{_gib(free)} free")
 
@@ -133,17 +133,17 @@ def _ports() -> Finding:
             listener.bind(("127.0.0.1", 0))
             listener.listen()
     except OSError as error:
-        remedy = "allow listening on 127.0.0.1: a job's processes talk to one another there"
+        remedy = "allow listening on 127.0.0.1: a job's processes communicate there"
         return missing("loopback ports", f"cannot be opened: {error}", remedy)
     return ok("loopback ports", "can be opened")
 
 
 def _disk(runs_dir: Path) -> Finding:
-    there = next(path for path in (runs_dir, *runs_dir.parents) if path.exists())
+    existing = next(path for path in (runs_dir, *runs_dir.parents) if path.exists())
     what = f"disk of {runs_dir}"
-    if not os.access(there, os.W_OK):
-        return missing(what, f"{there} cannot be written", "name another folder with --runs-dir")
-    free = shutil.disk_usage(there).free
+    if not os.access(existing, os.W_OK):
+        return missing(what, f"{existing} cannot be written", "name another folder with --runs-dir")
+    free = shutil.disk_usage(existing).free
     if free < _LEAST_DISK:
         return warning(
             what, f"{_gib(free)} free", f"free {_gib(_LEAST_DISK)}, or name another with --runs-dir"
@@ -153,7 +153,7 @@ def _disk(runs_dir: Path) -> Finding:
 
 def _gpus() -> Finding:
     try:
-        ran = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", _GPUS], capture_output=True, text=True, timeout=_TORCH_SECONDS, check=True
         )
     except subprocess.TimeoutExpired:
@@ -165,8 +165,8 @@ def _gpus() -> Finding:
             f"cannot be imported: {last[0]}",
             "install torch again: pip install 'kubealign[services]'",
         )
-    version, *gpus = ran.stdout.strip().splitlines()
-    return ok("torch", f"{version}, {_counted(gpus) or 'no GPU: everything runs on the processor'}")
+    version, *gpus = completed.stdout.strip().splitlines()
+    return ok("torch", f"{version}, {_counted(gpus) or 'no GPU: everything runs on the CPU'}")
 
 
 def _counted(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What looks sick in a job, in words, and what people do about it."""
+"""Health rules: problems of a job in plain words, with the usual remedies."""
 
 from kubealign.health.examination import findings
 from kubealign.health.finding import Finding, Severity

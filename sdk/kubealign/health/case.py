@@ -1,4 +1,4 @@
-"""What the rules look at: a job's document, its figures, its processes."""
+"""Input of the health rules: a job's document, metrics and processes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from kubealign.spec.dependencies import made_by
 
 @dataclass(frozen=True)
 class Case:
-    """One job."""
+    """One observed job."""
 
     resource: Mapping[str, Any]
     series: Series
@@ -24,40 +24,41 @@ class Case:
 
     @property
     def algorithm(self) -> Mapping[str, Any]:
-        """What its entry in the union holds."""
+        """Fields of the algorithm's entry in the union."""
         union = self._at("spec", "algorithm")
         entry = next(iter(union.values()), None) if isinstance(union, Mapping) else None
         return entry if isinstance(entry, Mapping) else {}
 
     @property
     def makes(self) -> Makes | None:
-        """What the job's result is."""
+        """Kind of the job's result."""
         union = self._at("spec", "algorithm")
         return made_by(union) if isinstance(union, Mapping) else None
 
     def setting(self, default: float, *path: str) -> float:
-        """A number below the spec, or what it is when nothing is said."""
+        """Return a number below the spec, or the default."""
         return _number(self._at("spec", *path), default)
 
     def of_algorithm(self, name: str, default: float) -> float:
-        """A number of the algorithm's entry, or what it is when nothing is said."""
+        """Return a number of the algorithm's entry, or the default."""
         return _number(self.algorithm.get(name), default)
 
     def _at(self, *path: str) -> Any:
-        held: Any = self.resource
+        value: Any = self.resource
         for name in path:
-            held = held.get(name) if isinstance(held, Mapping) else None
-        return held
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
 
 
-def _number(held: Any, default: float) -> float:
-    return float(held) if isinstance(held, int | float) and not isinstance(held, bool) else default
+def _number(value: Any, default: float) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
 
 def shown(value: float) -> str:
-    """A number as the texts have it."""
+    """Format a number for the texts."""
     return f"{value:.3g}"
 
 
 def share(value: float) -> str:
+    """Format a share as a percentage."""
     return f"{100 * value:.0f} %"

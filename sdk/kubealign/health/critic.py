@@ -1,13 +1,13 @@
-"""Whether the critic learns."""
+"""Health of the critic."""
 
 from collections.abc import Iterator
 
 from kubealign.health.case import Case, share, shown
 from kubealign.health.finding import Finding, Severity
 
-#: Steps after its warm-up within which a critic may be worse than a constant, and those that are looked at.
+#: Steps after the warm-up in which a critic may be worse than a constant, and the window of steps examined.
 PATIENCE, STEPS = 20, 10
-#: Share of values that the clip takes.
+#: Share of clipped values.
 CLIPPED = 0.5
 
 

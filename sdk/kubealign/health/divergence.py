@@ -1,19 +1,18 @@
-"""How far the policy is from the reference."""
+"""Divergence of the policy from the reference."""
 
 from collections.abc import Iterator
 
 from kubealign.health.case import Case, shown
 from kubealign.health.finding import Finding, Severity
 
-#: Nats a response. The gain of a learned reward is spent some tens of nats away from the weights that its
+#: Nats a response. The gain of a learned reward is exhausted some tens of nats away from the weights that its
 #: data came from (Gao, Schulman & Hilton 2023, figure 1).
 FAR, TOO_FAR = 30.0, 100.0
-#: Nats a token that go with them: a thousand tokens are 30 nats away before any of them is odd.
+#: Corresponding nats per token: a thousand tokens sum to 30 nats before any of them is unusual.
 FAR_PER_TOKEN, TOO_FAR_PER_TOKEN = 0.05, 0.2
-#: A KL that has grown so many times in so many steps, and is at least so many nats a response: at the start
-#: it grows from nothing.
+#: Growth factor of the KL, window in steps, and minimum nats per response: at the start the KL grows from 0.
 GROWTH, GROWTH_STEPS, GROWN = 4.0, 20, 12.0
-#: Nats a token. An estimate of either sign lies around 0, but not below it for so many steps.
+#: Nats per token. An estimate of either sign fluctuates around 0, but not below 0 for so many steps.
 BELOW_ZERO, BELOW_ZERO_STEPS = -0.02, 10
 
 
@@ -33,8 +32,8 @@ def divergence(case: Case) -> Iterator[Finding]:
             "The KL is running away",
             f"The policy is {shown(a_response)} nats a response from the reference ({shown(a_token)} a "
             f"token){since}.",
-            "Raise the KL's coefficient or lower the learning rate, and go on from a commit before it "
-            "rose. Read the samples of the best reward: they often show what is being gamed.",
+            "Raise the KL's coefficient or lower the learning rate, and resume from a checkpoint before it "
+            "rose. Read the samples of the best reward: they often show how the reward is gamed.",
             "kl/reference_sequence",
             "kl-running-away",
         )

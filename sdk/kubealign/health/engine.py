@@ -1,4 +1,4 @@
-"""Whether what is trained on is what was sampled."""
+"""Mismatch between sampled and trained-on tokens: log-probability gap and staleness."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from kubealign.health.case import Case, shown
 from kubealign.health.finding import Finding, Severity
 from kubealign.spec.rollout import MismatchGate
 
-#: Share of the gate: a gap does not get there by chance.
+#: Share of the gate above which a gap is no coincidence.
 NEAR = 0.5
 
 
@@ -26,8 +26,8 @@ def _mismatch(case: Case) -> Iterator[Finding]:
         Severity.CRITICAL if above else Severity.WARNING,
         "Engine and trainer disagree",
         f"Their log-probabilities of the same tokens differ by {shown(gap)} nats on average; the gate is at "
-        f"{shown(gate)}, where the job fails.",
-        "See that both compute in the same precision and at the same temperature, and whether refits arrive "
+        f"{shown(gate)}, above which the job fails.",
+        "Check that both compute in the same precision and at the same temperature, and that refits arrive "
         "(refit/canary_gap, weights/version). The samples show at which tokens.",
         name,
         "engine-mismatch",
@@ -43,8 +43,8 @@ def _staleness(case: Case) -> Iterator[Finding]:
             Severity.WARNING,
             "Samples are staler than they may be",
             f"They are {shown(oldest)} weight versions old where {shown(allowed)} are allowed.",
-            "A rollout worker holds other weights than it says: compare the versions of the samples' tokens, "
-            "and look at its refits.",
+            "A rollout worker has other weights than it reports: compare the versions of the samples' "
+            "tokens, and look at its refits.",
             name,
             "staleness",
         )

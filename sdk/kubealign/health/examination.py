@@ -1,4 +1,4 @@
-"""Every rule over one job."""
+"""Evaluation of all health rules for one job."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,8 +33,11 @@ _ORDER = list(Severity)
 def findings(
     resource: Mapping[str, Any], steps: Sequence[StepMetrics], processes: Sequence[ProcessRecord]
 ) -> list[Finding]:
-    """What looks sick, worst first. Pure; `resource` as in a JobRecord, `steps` in the order in which they
-    were reported. The rules look at medians over steps, so that one odd step finds nothing."""
+    """Return the problems of a job, worst first. Pure.
+
+    `resource` as in a JobRecord, `steps` in the order of their reports. The rules use medians over steps,
+    so that a single outlier triggers nothing.
+    """
     case = Case(resource, Series(steps), processes)
-    found = [finding for rule in _RULES for finding in rule(case)]
-    return sorted(found, key=lambda finding: _ORDER.index(finding.severity))
+    problems = [finding for rule in _RULES for finding in rule(case)]
+    return sorted(problems, key=lambda finding: _ORDER.index(finding.severity))

@@ -1,12 +1,11 @@
-"""Something about a job that a person should look at."""
+"""A problem of a job that needs attention."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """Critical: what the job does now is lost, or will be. Warning: it may come to nothing. Info: good to
-    know."""
+    """Critical: the job's current work is or will be lost. Warning: it may be wasted."""
 
     CRITICAL = "Critical"
     WARNING = "Warning"
@@ -15,14 +14,14 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was seen, and what people do about it."""
+    """An observed problem and its usual remedy."""
 
     severity: Severity
     title: str
-    #: The numbers that were seen.
+    #: The observed numbers.
     detail: str
     remedy: str
-    #: The figure that shows it; empty: none does.
+    #: Name of the metric that shows the problem; empty if there is none.
     metric: str
-    #: Its section of docs/cookbook.md.
+    #: Anchor of the section in docs/cookbook.md.
     anchor: str

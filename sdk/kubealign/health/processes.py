@@ -1,4 +1,4 @@
-"""Whether the job's processes are there and get on."""
+"""Health of the job's processes: heartbeats, restarts, quarantine, stalls."""
 
 from collections.abc import Iterator
 
@@ -6,21 +6,21 @@ from kubealign.client.records import ProcessRecord, ProcessState
 from kubealign.health.case import Case, shown
 from kubealign.health.finding import Finding, Severity
 
-#: Seconds. They beat every five; what is older than fifteen is gone.
+#: Seconds. Heartbeats come every five seconds and expire after fifteen.
 SILENT = 20.0
-#: Restarts of one process that are no chance any more.
+#: Restarts of one process above which they are no coincidence.
 RESTARTS = 3
-#: A step that takes so many times the usual, and so many seconds at least: validations and commits take
-#: their time too.
+#: A stalled step takes this multiple of the usual time and at least these seconds: validations and
+#: checkpoints take time too.
 STALLED_TIMES, STALLED_SECONDS = 20.0, 120.0
-#: Roles that say how they are.
+#: Roles that send heartbeats.
 _SPEAKING = frozenset({"trainer", "critic", "reference", "teacher", "reward", "rollout", "driver"})
 
 
 def processes(case: Case) -> Iterator[Finding]:
     if case.phase != "Running":
         return
-    # Where nobody is heard, it is Redis that is away.
+    # Without any heartbeat Redis itself is unavailable.
     heard = any(process.says for process in case.processes)
     for process in case.processes:
         if process.role not in _SPEAKING:
@@ -44,8 +44,8 @@ def _silence(process: ProcessRecord) -> Finding:
     return Finding(
         Severity.WARNING,
         f"{process.name} is silent",
-        f"It has not said {since} how it is, though it counts as ready: its event loop may stand still.",
-        "See its log. If it does not go on by itself, end it: it is started again.",
+        f"It has sent no heartbeat {since}, though it counts as ready: its event loop may be blocked.",
+        "See its log. If it does not recover by itself, kill it: it is restarted.",
         "",
         "silent-process",
     )
@@ -55,22 +55,21 @@ def _restarts(process: ProcessRecord) -> Finding:
     return Finding(
         Severity.WARNING,
         f"{process.name} keeps dying",
-        f"It was started again {process.restarts} times"
-        + (f": {process.message}." if process.message else "."),
-        "The end of its log before the restart says why; without a word there, it was killed, for memory "
-        "most often.",
+        f"It was restarted {process.restarts} times" + (f": {process.message}." if process.message else "."),
+        "The end of its log before the restart shows the cause; without a message it was killed, most often "
+        "for memory.",
         "",
         "restarts",
     )
 
 
 def _quarantine(process: ProcessRecord) -> Finding:
-    cause = str(process.says.get("last_error") or "it did not say why")
+    cause = str(process.says.get("last_error") or "no cause was reported")
     return Finding(
         Severity.WARNING,
         f"{process.name} is quarantined",
         f"Its last refit failed, so it generates nothing: {cause}.",
-        "It comes back with the next refit that succeeds. If it does not, see its log, and end it.",
+        "It comes back with the next refit that succeeds. If it does not, see its log, and kill it.",
         "refit/quarantined_workers",
         "refits-fail",
     )
@@ -87,8 +86,7 @@ def _stall(case: Case, driver: ProcessRecord) -> Iterator[Finding]:
             "The job stands still",
             f"The last step was done {since:.0f} s ago, where {shown(usual)} s are usual"
             + (f"; it waits for {waits}." if waits else "."),
-            "Look at the process that it waits for: whether it is there, busy, or quarantined, and what "
-            "its log says.",
+            "Check if the process that it waits for is running, busy, or quarantined, and read its log.",
             "seconds/step",
             "stalled",
         )

@@ -1,15 +1,15 @@
-"""How long the responses are."""
+"""Health of the responses: truncation and length."""
 
 from collections.abc import Iterator
 
 from kubealign.health.case import Case, share, shown
 from kubealign.health.finding import Finding, Severity
 
-#: Shares of responses cut off: nearly all; and half of them where so much fewer were at the start.
+#: Shares of truncated responses: nearly all; half; and the rise since the start that makes half a problem.
 ALL, HALF, RISEN = 0.9, 0.5, 0.3
-#: Times as long as at the start, and so many tokens longer.
+#: Growth since the start, as a factor and in tokens.
 LONGER_TIMES, LONGER_TOKENS = 3.0, 32.0
-#: Tokens, the end included: an answer without a word; where there were more at the start.
+#: Tokens, end included: length of an empty response, and minimum length at the start.
 EMPTY, WORDS = 1.5, 6.0
 
 
@@ -30,8 +30,8 @@ def _truncation(case: Case) -> Iterator[Finding]:
             Severity.CRITICAL if now >= ALL else Severity.WARNING,
             "Answers are cut off" if now < ALL else "Nearly all answers are cut off",
             f"{share(now)} of the responses do not end within maxTokens{was}.",
-            "Rewards of half an answer teach little. Raise rollout.sampling.maxTokens, give the cut ones a "
-            "bad truncatedValue, and see that the first weights know how to end.",
+            "Rewards of incomplete responses teach little. Raise rollout.sampling.maxTokens, give truncated "
+            "ones a low truncatedValue, and check that the initial weights end their responses.",
             name,
             "answers-cut-off",
         )
@@ -57,7 +57,7 @@ def _length(case: Case) -> Iterator[Finding]:
             Severity.WARNING,
             "Responses have become empty",
             f"They have {shown(now)} tokens, the end included, and had {shown(first)} at the start.",
-            "Saying nothing is safest for the policy: look at what the reward says of empty answers, and set "
+            "An empty response is safest for the policy: check the reward of empty responses, and set "
             "rollout.sampling.minTokens.",
             name,
             "responses-empty",

@@ -1,4 +1,4 @@
-"""What there is to learn from the reward, and whether it is being gamed."""
+"""Health of the rewards: learning signal and reward gaming."""
 
 from collections.abc import Iterator
 
@@ -6,21 +6,21 @@ from kubealign.health.case import Case, share, shown
 from kubealign.health.finding import Finding, Severity
 from kubealign.spec.algorithms import Makes
 
-#: Of the reward's size: rewards that differ by less are the same.
+#: Relative to the reward's size: smaller differences count as equal.
 SAME = 1e-6
-#: Share of groups without an advantage.
+#: Share of groups with advantage 0.
 CONSTANT = 0.9
-#: A held-out score has fallen when two measurements in a row are below the best by so much of its size, and
-#: this much at least; and the reward has risen when it is up by this share of its spread.
+#: A held-out score has fallen when two consecutive measurements are below the best by this share of its size
+#: and by this absolute amount; the reward has risen when it is up by this share of its standard deviation.
 FALLEN_SHARE, FALLEN, RISEN_SHARE = 0.1, 0.05, 0.25
 _MEASUREMENTS = 4
-#: What is measured on held-out prompts and is no score.
+#: Metrics on held-out prompts that are not scores.
 _NO_SCORE = ("val/reward/", "val/response_length", "val/truncated_share", "val/loss", "val/margin")
 
 
 def rewards(case: Case) -> Iterator[Finding]:
     if case.makes is Makes.DATA:
-        # Nothing is learned from them here.
+        # Such jobs do not learn from rewards.
         return
     mean, std = case.series.now("reward/mean"), case.series.now("reward/std")
     if mean is not None and std is not None and std <= SAME * max(1.0, abs(mean)):
@@ -28,8 +28,8 @@ def rewards(case: Case) -> Iterator[Finding]:
             Severity.WARNING,
             "All rewards are alike",
             f"reward/std is {shown(std)}, the mean {shown(mean)}: there is nothing to learn from.",
-            "See what the reward says of a few samples: it may fail on all of them, be clipped, or the "
-            "task be solved.",
+            "Check the rewards of a few samples: the reward may fail on all of them, be clipped, or the "
+            "task may be solved.",
             "reward/std",
             "rewards-alike",
         )
@@ -66,7 +66,7 @@ def _gaming(case: Case, name: str) -> Iterator[Finding]:
             f"{name} is {shown(points[-1][1])} and was {shown(best)} at step {at}; the reward has gone from "
             f"{shown(then)} to {shown(now)}.",
             "The reward is being gamed. Take the weights of the best held-out score; raise the KL's "
-            "coefficient, stop earlier, or mend the reward.",
+            "coefficient, stop earlier, or fix the reward.",
             name,
             "reward-gaming",
         )

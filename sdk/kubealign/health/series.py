@@ -1,4 +1,4 @@
-"""A job's figures over its steps, as the rules look at them."""
+"""Metrics of a job over its steps, as the health rules read them."""
 
 import math
 from collections.abc import Sequence
@@ -6,29 +6,29 @@ from statistics import median
 
 from kubealign.read_model import StepMetrics
 
-#: Steps that count as now: a median over so many is not moved by two that stand out.
+#: Steps of the current window: a median over so many is robust to two outliers.
 RECENT = 5
-#: Only a step that was trained has it.
+#: Present only in trained steps.
 _TRAINED = "seconds/step"
 
 
 class Series:
-    """The figures of each step, of the last time that it was done."""
+    """Metrics of each step, from its last execution."""
 
     def __init__(self, steps: Sequence[StepMetrics]) -> None:
-        held: dict[int, dict[str, float]] = {}
+        values_by_step: dict[int, dict[str, float]] = {}
         fence = 0
         for metrics in steps:
             if metrics.fence > fence:
                 fence = metrics.fence
-                # What the new driver goes back behind is done again.
+                # Steps after the new driver's checkpoint are executed again.
                 first = metrics.step if _TRAINED in metrics.values else metrics.step + 1
-                held = {step: values for step, values in held.items() if step < first}
-            held[metrics.step] = held.get(metrics.step, {}) | metrics.values
-        self._held = dict(sorted(held.items()))
+                values_by_step = {step: values for step, values in values_by_step.items() if step < first}
+            values_by_step[metrics.step] = values_by_step.get(metrics.step, {}) | metrics.values
+        self._held = dict(sorted(values_by_step.items()))
 
     def points(self, name: str) -> list[tuple[int, float]]:
-        """(step, value) of the steps that measured it, where it is a finite number."""
+        """Return (step, value) of the steps with a finite value."""
         return [
             (step, values[name])
             for step, values in self._held.items()
@@ -39,17 +39,17 @@ class Series:
         return [value for _, value in self.points(name)]
 
     def now(self, name: str, steps: int = RECENT) -> float | None:
-        """The median of the last steps; None before there are so many."""
+        """Return the median of the last steps; None before there are enough."""
         values = self.values(name)[-steps:]
         return median(values) if len(values) == steps else None
 
     def at_first(self, name: str, steps: int = RECENT) -> float | None:
-        """The median of the first steps; None before as many others have followed."""
+        """Return the median of the first steps; None before as many others have followed."""
         values = self.values(name)
         return median(values[:steps]) if len(values) >= 2 * steps else None
 
     def around(self, name: str, step: int, width: int = RECENT) -> float | None:
-        """The median of the last steps up to one."""
+        """Return the median of the last steps up to `step`."""
         values = [value for at, value in self.points(name) if at <= step][-width:]
         return median(values) if values else None
 

@@ -1,13 +1,13 @@
-"""Whether weights, prompts and samples arrive."""
+"""Health of refits, prompts and samples in flight."""
 
 from collections.abc import Iterator
 
 from kubealign.health.case import Case, shown
 from kubealign.health.finding import Finding, Severity
 
-#: Steps that are looked at, and those of them with a retried refit that are more than a mishap.
+#: Window of steps, and the number of them with a retried refit that is no coincidence.
 WATCHED, RETRIED = 20, 2
-#: Within the watched steps: prompts given up that have a cause, and groups thrown away for each step.
+#: Within the window: number of abandoned prompts that indicates a cause, and discarded groups per step.
 GIVEN_UP, DISCARDED_A_STEP = 3, 1.0
 
 
@@ -25,7 +25,7 @@ def _refits(case: Case) -> Iterator[Finding]:
             "Refits fail",
             f"{retried} of the last {WATCHED} steps needed a second try; {shown(quarantined or 0)} rollout "
             "workers are quarantined.",
-            "The log of a quarantined worker says what it waited for: a deadline "
+            "The log of a quarantined worker shows what it waited for: a timeout "
             "(rollout.refit.timeoutSeconds), a checksum, or the canary.",
             "refit/retries" if retried >= RETRIED else "refit/quarantined_workers",
             "refits-fail",
@@ -40,7 +40,7 @@ def _prompts(case: Case) -> Iterator[Finding]:
             Severity.WARNING if lately >= GIVEN_UP else Severity.INFO,
             "Prompts were given up",
             f"{shown(given_up[-1])} since the start, {shown(lately)} of them in the last {WATCHED} steps: "
-            "all their retries failed, and others took their place.",
+            "all their retries failed, and they were replaced.",
             "The driver's log names them with the cause. The job fails after lifecycle.maxFailedGroups.",
             "data/given_up_prompts",
             "prompts-given-up",
@@ -52,8 +52,8 @@ def _prompts(case: Case) -> Iterator[Finding]:
             "Finished samples are thrown away",
             f"{shown(discarded[-1] - discarded[0])} groups in the last {WATCHED} steps were made with older "
             "weights than their requests allowed.",
-            "A rollout worker holds other weights than it says: compare the versions of the samples' tokens, "
-            "and look at its refits.",
+            "A rollout worker has other weights than it reports: compare the versions of the samples' "
+            "tokens, and look at its refits.",
             "data/discarded_groups",
             "staleness",
         )

@@ -1,4 +1,4 @@
-"""The policy's optimiser steps."""
+"""Health of the policy's optimiser steps: entropy, clipping, gradient spikes."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -6,15 +6,16 @@ from statistics import median
 from kubealign.health.case import Case, share, shown
 from kubealign.health.finding import Finding, Severity
 
-#: Nats: less than so much is one answer only, and so little of what it began with: some models begin low.
+#: Collapsed entropy in nats, and as a share of the initial entropy: some models start low.
 COLLAPSED, COLLAPSED_SHARE = 0.02, 0.1
-#: Times of what it began with, and so many nats above it.
+#: Rise over the initial entropy, as a factor and in nats.
 NOISE_TIMES, NOISE_ABOVE = 2.5, 1.0
-#: Share of tokens: the clip is there for the few.
+#: Share of clipped tokens above which the clip is no exception.
 CLIPPED = 0.3
-#: Nats a token within one step: several updates have left the policy that sampled.
+#: Nats per token within one step: the updates have moved far from the sampling policy.
 APPROX_KL = 0.1
-#: A norm so many times that of the steps before is a spike; one may be a batch, more are a cause.
+#: Factor over the median of the steps before that makes a spike, window sizes, and number of spikes: a single
+#: one may be due to a batch.
 SPIKE, BEFORE, WATCHED, SPIKES = 10.0, 20, 10, 2
 
 
@@ -36,7 +37,7 @@ def _entropy(case: Case) -> Iterator[Finding]:
             f"It is {shown(now)} nats a token and was {shown(first)} at the start: the policy gives one "
             "answer only.",
             "Unless the reward is as high as it can be: set entropyCoefficient, raise the clip's upper "
-            "bound, or lower the learning rate, and go on from an earlier commit.",
+            "bound, or lower the learning rate, and resume from an earlier checkpoint.",
             "policy/entropy",
             "entropy-collapse",
         )
@@ -45,7 +46,7 @@ def _entropy(case: Case) -> Iterator[Finding]:
             Severity.WARNING,
             "The entropy rises",
             f"It is {shown(now)} nats a token and was {shown(first)} at the start: the policy becomes noise.",
-            "Lower entropyCoefficient and the learning rate, and see whether the reward can be had by "
+            "Lower entropyCoefficient and the learning rate, and check if the reward can be gained by "
             "rambling.",
             "policy/entropy",
             "entropy-rising",

@@ -1,1 +1,3 @@
-"""Runs AlignmentJobs on one machine: role processes, a NATS and a Redis server, kept running to the end."""
+"""Local runner: executes AlignmentJobs on one machine as supervised role processes with a NATS and a Redis
+server.
+"""

@@ -1,4 +1,4 @@
-"""Whether a job may run in its folder, before anything is started."""
+"""Admission of jobs to run directories, checked before anything is started."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,21 +15,22 @@ from kubealign.spec.job import AlignmentJob
 
 @dataclass(frozen=True)
 class Admitted:
-    """A job and where it runs. `before`: how an earlier run of it ended."""
+    """An admitted job, its run directory and the status of an earlier run (None on the first)."""
 
     job: AlignmentJob
     folder: RunFolder
     before: RunStatus | None
-    #: It has succeeded before, and nothing asks for more: there is nothing to do.
+    #: The job has already succeeded and maxSteps has not grown: nothing is left to do.
     finished: bool
 
 
 def folder_of(runs_dir: Path, name: str) -> RunFolder:
+    """Return the run directory of the job with this name."""
     return RunFolder(runs_dir / name)
 
 
 def has_succeeded(runs_dir: Path) -> Callable[[str], bool]:
-    """Says of a job's name whether its result lies in this folder."""
+    """Return a predicate that tells by a job's name if its run in `runs_dir` has succeeded."""
 
     def succeeded(name: str) -> bool:
         status = read_status(folder_of(runs_dir, name).status)
@@ -39,23 +40,26 @@ def has_succeeded(runs_dir: Path) -> Callable[[str], bool]:
 
 
 def admit(job: AlignmentJob, folder: RunFolder) -> Admitted:
-    """Raises RunRefused where the folder holds a run of another job of this name, and where the job asks for
-    what only a cluster has."""
+    """Admit the job to its run directory.
+
+    Raises RunRefused where the directory holds a run of another job of this name, or the job asks for
+    features that only a cluster has.
+    """
     refuse_cluster_only(job)
-    held = read_job(folder.job)
+    recorded_job = read_job(folder.job)
     status = read_status(folder.status)
-    if held is None or status is None:
+    if recorded_job is None or status is None:
         return Admitted(job, folder, None, finished=False)
-    differing = changes(held, job)
-    if differing:
+    differences = changes(recorded_job, job)
+    if differences:
         raise RunRefused(
-            f"{folder.root} holds a run of another {job.name}; it differs in {'; '.join(differing)}. "
+            f"{folder.root} holds a run of another {job.name}; it differs in {'; '.join(differences)}. "
             "Give the job another name or --runs-dir, or delete that run and start again with --fresh"
         )
-    more = job.spec.max_steps > held.spec.max_steps
-    return Admitted(job, folder, status, finished=status.phase is Phase.SUCCEEDED and not more)
+    wants_more_steps = job.spec.max_steps > recorded_job.spec.max_steps
+    return Admitted(job, folder, status, finished=status.phase is Phase.SUCCEEDED and not wants_more_steps)
 
 
 def results_of(job: AlignmentJob, runs_dir: Path) -> Mapping[str, Path]:
-    """Name -> result folder of each job that this one depends on."""
+    """Return the result folder of each job that this one depends on, by job name."""
     return {name: folder_of(runs_dir, name).result for name in dependencies(job)}

@@ -1,4 +1,4 @@
-"""A job waits for the results of those that it builds on."""
+"""Waiting for the results of the jobs that a job depends on."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,10 +15,13 @@ _LOOK_SECONDS = 0.5
 
 
 async def results_ready(job: AlignmentJob, runs_dir: Path, stop: asyncio.Event) -> bool:
-    """Return True when the results of all jobs that this one needs are there, False when `stop` is set
-    first. Raises RunRefused for one that will not come."""
+    """Wait for the results of all dependencies.
+
+    Returns True when all results are present, False when `stop` is set first. Raises RunRefused for a
+    dependency that failed or does not exist.
+    """
     while list(awaited(job, runs_dir)):
-        # Other runs tell what becomes of them by their files alone.
+        # Other runs report their state only through files, so they are polled.
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 await stop.wait()
@@ -29,14 +32,16 @@ async def results_ready(job: AlignmentJob, runs_dir: Path, stop: asyncio.Event) 
 
 
 def awaited(job: AlignmentJob, runs_dir: Path) -> Iterator[tuple[str, JobPhase]]:
-    """(name, phase) of each job whose result is needed and not there yet. Raises RunRefused for one that will
-    not come."""
+    """Yield (name, phase) of each dependency that has no result yet.
+
+    Raises RunRefused for a dependency that failed or does not exist.
+    """
     for name in sorted(dependencies(job)):
         folder = folder_of(runs_dir, name)
         if not folder.job.exists():
             raise RunRefused(f"it needs the result of {name}, and there is no such job: submit {name} first")
-        stands = standing(read_facts(folder))
-        if stands.phase is JobPhase.FAILED:
-            raise RunRefused(f"it needs the result of {name}, which has failed: {stands.message}")
-        if stands.phase is not JobPhase.SUCCEEDED:
-            yield name, stands.phase
+        run_phase = standing(read_facts(folder))
+        if run_phase.phase is JobPhase.FAILED:
+            raise RunRefused(f"it needs the result of {name}, which has failed: {run_phase.message}")
+        if run_phase.phase is not JobPhase.SUCCEEDED:
+            yield name, run_phase.phase

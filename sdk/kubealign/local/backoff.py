@@ -1,16 +1,20 @@
-"""How long a process that dies again and again waits before it is started again."""
+"""Restart backoff of a process that keeps dying."""
 
 from kubealign.backoff import HEALTHY_SECONDS, restart_delay
 
 
 class Backoff:
-    """0.5, 1, 2, ... 30 seconds; from the start again after a minute of health."""
+    """Delays of 0.5, 1, 2, ... 30 seconds, reset after a minute of healthy running."""
 
     def __init__(self) -> None:
         self._restarts = 0
 
     def after(self, healthy_seconds: float) -> float:
-        """Seconds to wait, given how long the process was healthy before it died."""
+        """Return the seconds to wait before the next restart.
+
+        Args:
+            healthy_seconds: Time for which the process was healthy before it died.
+        """
         if healthy_seconds >= HEALTHY_SECONDS:
             self._restarts = 0
         self._restarts += 1

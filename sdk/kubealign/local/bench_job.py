@@ -1,4 +1,4 @@
-"""The run that `kubealign bench` measures: as `kubealign run` does it, in a process of its own."""
+"""Benchmark run of `kubealign bench`: executes a job with `kubealign run` in a subprocess."""
 
 import json
 import os
@@ -37,11 +37,13 @@ _PROMPTS = 256
 
 
 def write_job(folder: Path) -> Path:
-    """A PPO of three models with half a million weights each, and all that it needs; its file."""
+    """Write a PPO job of three models with half a million weights each, its prompts and its reward; return
+    the job file.
+    """
     rows = [
         {
             "prompt": "".join(
-                _LETTERS[(row * 7 + place * (row % 5 + 1)) % 8] for place in range(_PROMPT_LENGTH)
+                _LETTERS[(row * 7 + index * (row % 5 + 1)) % 8] for index in range(_PROMPT_LENGTH)
             )
         }
         for row in range(_PROMPTS)
@@ -55,7 +57,7 @@ def write_job(folder: Path) -> Path:
         "critic": {"model": _MODEL},
         "data": {"prompts": {"source": {"path": "prompts.jsonl"}}},
         "rewards": [{"name": "letters", "function": {"file": {"path": "reward.py"}}}],
-        # All responses have one length, so that no run does less than another.
+        # All responses have the same length, so that runs do the same amount of work.
         "rollout": {"sampling": {"maxTokens": 32, "minTokens": 32}},
     }
     document = {
@@ -77,7 +79,10 @@ def measure(
     warmup: int,
     folder: Path,
 ) -> Report:
-    """Run the one job of the file for these steps in the folder. Raises SpecErrors, BenchFailed."""
+    """Run the one job of the file for `warmup + steps` steps in the folder and report its timings.
+
+    Raises SpecErrors and BenchmarkError.
+    """
     override = f"spec.maxSteps={warmup + steps}"
     jobs = load_jobs(file, parameters, [*overrides, override])
     if len(jobs) != 1:
@@ -89,11 +94,11 @@ def measure(
         command += ["--param", f"{name}={value}"]
     for text in (*overrides, override):
         command += ["--set", text]
-    # What happens goes to stderr: stdout is for the figures.
+    # Progress goes to stderr: stdout is reserved for the measurements.
     environment = os.environ | {"KUBEALIGN_DASHBOARD": "off"}
-    ended = subprocess.run(command, stdout=sys.stderr, check=False, env=environment)
-    if ended.returncode != 0:
-        raise BenchFailed(f"the job did not succeed (exit code {ended.returncode}): nothing was measured")
+    completed = subprocess.run(command, stdout=sys.stderr, check=False, env=environment)
+    if completed.returncode != 0:
+        raise BenchFailed(f"the job did not succeed (exit code {completed.returncode}): nothing was measured")
     lines = (runs / job.name / "metrics.jsonl").read_text().splitlines()
     return Report.of(_document(job), [json.loads(line) for line in lines], warmup)
 

@@ -1,4 +1,6 @@
-"""What a benchmark's steps took, and how that compares with an earlier one. Pure but for `Report.read`."""
+"""Timings of a benchmark run and their comparison with an earlier one. Pure, except for
+`BenchmarkReport.read`.
+"""
 
 import hashlib
 import json
@@ -21,12 +23,12 @@ _FIGURES = (("whole step", "seconds/step"), *TIMES)
 
 
 class BenchFailed(Exception):
-    """Nothing was measured; the text says why."""
+    """The benchmark produced no measurement; the message gives the cause."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Over the measured steps: seconds, or tokens a second."""
+    """Mean and standard deviation over the measured steps, in seconds or tokens per second."""
 
     mean: float
     deviation: float
@@ -34,7 +36,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Report:
-    """`job`: a digest of the spec without its number of steps, paths included by their last part."""
+    """Measurements of one benchmark run.
+
+    `job` is a digest of the spec without its number of steps; paths enter by their last component only.
+    """
 
     release: str
     machine: str
@@ -44,7 +49,7 @@ class Report:
 
     @classmethod
     def of(cls, spec: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], warmup: int) -> "Report":
-        """Of the lines of a metrics.jsonl. Raises BenchFailed where steps are missing."""
+        """Build the report from metrics.jsonl lines. Raises BenchmarkError where steps are missing."""
         by_step = {line["step"]: line for line in lines if "seconds/step" in line}
         measured = [line for step, line in sorted(by_step.items()) if step > warmup]
         if len(measured) < 2:
@@ -58,16 +63,16 @@ class Report:
         return cls(__version__, _machine(), _digest(spec), len(measured), figures)
 
     def document(self) -> dict[str, Any]:
-        """What `read` reads."""
+        """Return the report as the JSON-compatible document that `read` accepts."""
         return asdict(self)
 
     @classmethod
     def read(cls, path: Path) -> "Report":
-        """Raises BenchFailed for a file that is none."""
+        """Read a report from a JSON file. Raises BenchmarkError for any other file."""
         try:
-            held = json.loads(path.read_text())
-            figures = {name: Figure(**figure) for name, figure in held.pop("figures").items()}
-            return cls(**held, figures=figures)
+            document = json.loads(path.read_text())
+            figures = {name: Figure(**figure) for name, figure in document.pop("figures").items()}
+            return cls(**document, figures=figures)
         except OSError as error:
             raise BenchFailed(f"{path} cannot be read: {error.strerror}") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -75,38 +80,38 @@ class Report:
 
 
 def table(report: Report, earlier: Report | None) -> list["RenderableType"]:
-    """The figures, and beside them the earlier ones."""
+    """Return the report as a table, with the earlier measurements and the change where there are any."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    made.add_column("")
+    grid = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    grid.add_column("")
     for heading in ("mean", "deviation", *(("earlier", "change") if earlier else ())):
-        made.add_column(heading, justify="right", no_wrap=True)
+        grid.add_column(heading, justify="right", no_wrap=True)
     for label, name in (("tokens a second", _TOKENS), *_FIGURES):
         figure = report.figures.get(name)
-        # A phase that the job does not have takes no time at all.
+        # A phase that the job does not have has a duration of zero.
         if figure is None or figure.mean == 0:
             continue
         before = None if earlier is None else earlier.figures.get(name)
         cells = [_shown(name, figure.mean), _shown(name, figure.deviation)]
         if earlier is not None:
             cells += ["-", "-"] if before is None else [_shown(name, before.mean), _change(figure, before)]
-        made.add_row(label, *cells)
-    return [f"{report.steps} steps; {report.machine}; kubealign {report.release}", made]
+        grid.add_row(label, *cells)
+    return [f"{report.steps} steps; {report.machine}; kubealign {report.release}", grid]
 
 
 def differences(report: Report, earlier: Report | None) -> list[str]:
-    """Why the two must not be compared as they are."""
+    """Return the reasons why two reports are not directly comparable."""
     if earlier is None:
         return []
-    told = []
+    warnings = []
     if earlier.job != report.job:
-        told.append("another job was measured then")
+        warnings.append("another job was measured then")
     if earlier.machine != report.machine:
-        told.append(f"then it was {earlier.machine}")
+        warnings.append(f"then it was {earlier.machine}")
     if earlier.steps != report.steps:
-        told.append(f"then it was {earlier.steps} steps")
-    return told
+        warnings.append(f"then it was {earlier.steps} steps")
+    return warnings
 
 
 def _shown(name: str, value: float) -> str:
@@ -128,9 +133,9 @@ def _digest(spec: Mapping[str, Any]) -> str:
 
 
 def _without_folders(value: Any) -> Any:
-    """Where a file lies changes nothing of the job."""
+    """Replace absolute paths by their last component: the location of a file does not change the job."""
     if isinstance(value, Mapping):
-        return {name: _without_folders(held) for name, held in value.items()}
+        return {name: _without_folders(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_without_folders(held) for held in value]
+        return [_without_folders(item) for item in value]
     return Path(value).name if isinstance(value, str) and value.startswith("/") else value

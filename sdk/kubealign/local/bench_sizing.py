@@ -1,4 +1,4 @@
-"""How many rollout workers a job wants: measured here, or told from a run's steps."""
+"""Measurements for sizing rollout workers, from a calibration process or an existing run."""
 
 import json
 import os
@@ -20,18 +20,21 @@ from kubealign.spec.engines import Engine
 from kubealign.spec.job import AlignmentJob
 
 _CALIBRATION = "kubealign_services.calibration.main"
-#: What importing, loading and preparing may take besides the seconds that are measured.
+#: Allowance for importing, loading and preparing, besides the measured seconds.
 _AROUND_SECONDS = 1800.0
 
 
 def measured(job: AlignmentJob, mean_tokens: float | None, seconds: float, folder: Path) -> Figures:
-    """By a process of its own, which writes into the folder. Raises NotSized for a job that has parts which
-    cannot be measured in one process, BenchFailed with the cause where it went wrong."""
+    """Measure the job in a calibration subprocess that writes into `folder`.
+
+    Raises SizingError for a job with parts that cannot be measured in one process, BenchmarkError with the
+    cause where the calibration fails.
+    """
     _check_parts(job)
-    longest = job.spec.rollout.sampling.max_tokens
-    if mean_tokens is not None and mean_tokens > longest:
+    token_limit = job.spec.rollout.sampling.max_tokens
+    if mean_tokens is not None and mean_tokens > token_limit:
         raise NotSized(
-            f"--mean-tokens {mean_tokens:g}: it may be 1 to {longest}, spec.rollout.sampling.maxTokens"
+            f"--mean-tokens {mean_tokens:g}: it may be 1 to {token_limit}, spec.rollout.sampling.maxTokens"
         )
     document, figures = folder / "job.json", folder / "figures.json"
     document.write_text(job.model_dump_json(by_alias=True))
@@ -42,7 +45,7 @@ def measured(job: AlignmentJob, mean_tokens: float | None, seconds: float, folde
         command += ["--mean-tokens", str(mean_tokens)]
     variables = os.environ | environment(alone=take_turns(job)) | {"OMP_NUM_THREADS": threads}
     try:
-        ended = subprocess.run(
+        completed = subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -54,9 +57,9 @@ def measured(job: AlignmentJob, mean_tokens: float | None, seconds: float, folde
         raise BenchFailed(
             f"the job could not be measured within {error.timeout:g} s: give a run of it as --from-run"
         ) from error
-    if ended.returncode != 0:
-        lines = ended.stderr.strip().splitlines()
-        raise BenchFailed(f"{job.name} could not be measured: {lines[-1] if lines else 'it says not why'}")
+    if completed.returncode != 0:
+        lines = completed.stderr.strip().splitlines()
+        raise BenchFailed(f"{job.name} could not be measured: {lines[-1] if lines else 'no error output'}")
     return Figures.model_validate_json(figures.read_text())
 
 
@@ -70,14 +73,17 @@ def _check_parts(job: AlignmentJob) -> None:
 
 
 def from_run(folder: RunFolder) -> Figures:
-    """Of the job as that run ran it. Raises NotSized where its steps do not tell."""
-    ran = read_job(folder.job)
-    if ran is None:
+    """Derive the measurements from the steps of an existing run. Raises SizingError where its steps are
+    insufficient.
+    """
+    recorded_job = read_job(folder.job)
+    if recorded_job is None:
         raise NotSized(f"{folder.root} holds no run")
     try:
         lines = folder.metrics.read_text().splitlines(keepends=True)
     except FileNotFoundError:
         lines = []
-    # A line that is still being written has no end.
+    # The last line may still be incomplete: only complete lines end with a newline.
     steps = last_lines(json.loads(line) for line in lines if line.endswith("\n"))
-    return figures_of_run(str(folder.root), steps, StepShape.of(ran), ran.spec.rollout.sampling.max_tokens)
+    max_tokens = recorded_job.spec.rollout.sampling.max_tokens
+    return figures_of_run(str(folder.root), steps, StepShape.of(recorded_job), max_tokens)

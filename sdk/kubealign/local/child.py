@@ -1,4 +1,4 @@
-"""What a process does between the fork and its own work. Runs in the child only."""
+"""Entry point of forked child processes, between the fork and the role's own main. Runs in the child only."""
 
 import importlib
 import logging
@@ -13,16 +13,16 @@ from kubealign.local.death import die_with_parent, name_process
 
 
 def run_module(name: str, log: str, module: str, arguments: Sequence[str]) -> None:
-    """`module.main([name, *arguments])`; its result is the exit code. Does not return."""
+    """Call `module.main([name, *arguments])` and exit with its result. Does not return."""
     _settle(name, log)
     try:
         code = int(importlib.import_module(module).main([name, *arguments]))
-    except SystemExit as ended:
-        code = _code(ended)
+    except SystemExit as error:
+        code = _code(error)
     except BaseException:  # noqa: BLE001 - reported: it goes to the log, and the code says that it failed
         traceback.print_exc()
         code = 1
-    # The work is over: a thread left behind must not keep the process.
+    # Threads left behind must not keep the process alive.
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -30,7 +30,7 @@ def run_module(name: str, log: str, module: str, arguments: Sequence[str]) -> No
 
 
 def run_program(name: str, log: str, command: Sequence[str]) -> None:
-    """Become another program. Does not return."""
+    """Replace this process by another program with exec. Does not return."""
     _settle(name, log)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.execv(command[0], list(command))
@@ -39,7 +39,7 @@ def run_program(name: str, log: str, command: Sequence[str]) -> None:
 def _settle(name: str, log: str) -> None:
     if preload.FORK_SERVER is None:
         raise RuntimeError("kubealign cannot be imported where sys.path has not been changed: install it")
-    # A session of its own: what it starts and leaves behind can be found and ended.
+    # Its own session, so that descendants left behind can be found and killed.
     os.setsid()
     die_with_parent(preload.FORK_SERVER)
     name_process(f"ka:{name}")
@@ -52,11 +52,11 @@ def _settle(name: str, log: str) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
-def _code(ended: SystemExit) -> int:
-    """The exit code that the interpreter would make of it."""
-    if ended.code is None:
+def _code(error: SystemExit) -> int:
+    """Return the exit code that the interpreter would use for this SystemExit."""
+    if error.code is None:
         return 0
-    if isinstance(ended.code, int):
-        return ended.code
-    sys.stderr.write(f"{ended.code}\n")
+    if isinstance(error.code, int):
+        return error.code
+    sys.stderr.write(f"{error.code}\n")
     return 1

@@ -1,4 +1,4 @@
-"""What a job may ask for in a cluster only. A podTemplate is none of it: here it is ignored."""
+"""Rejection of job features that need a cluster. A podTemplate is not one of them: local runs ignore it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from kubealign.spec.paths import dotted
 
 
 def refuse_cluster_only(job: AlignmentJob) -> None:
-    """Raises RunRefused where the job wants what one machine does not have."""
+    """Raise RunRefused where the job uses features that a single machine does not have."""
     problems = list(_problems(job))
     if problems:
         raise RunRefused("\n".join(f"{job.name}: {problem}" for problem in problems))
@@ -26,12 +26,13 @@ def _problems(job: AlignmentJob) -> Iterator[str]:
         for i, score in enumerate(job.spec.scores)
     ]
     functions += [
-        (dotted(("spec", "rollout", *place)), function) for place, function in job.spec.rollout.functions
+        (dotted(("spec", "rollout", *path)), function) for path, function in job.spec.rollout.functions
     ]
-    for place, function in functions:
+    for path, function in functions:
         if function is not None and function.config_map is not None:
-            held = function.config_map
+            source = function.config_map
             yield (
-                f"{place}.configMap: ConfigMaps are for clusters ({held.key} of {held.name}): on "
-                f"one machine name a file, function: {{file: {{path: {held.key}, name: {held.function}}}}}"
+                f"{path}.configMap: ConfigMaps are for clusters ({source.key} of {source.name}): on "
+                f"one machine name a file, function: "
+                f"{{file: {{path: {source.key}, name: {source.function}}}}}"
             )

@@ -1,6 +1,8 @@
-"""Telling a running job something: JSON lines over a Unix socket in the run's folder, for its owner alone.
+"""Control protocol of a running job: JSON lines over a Unix socket in the run directory, accessible to its
+owner only.
 
-Requests: {"scale": {GROUP: REPLICAS}} and {"status": {}}. Answers: {"processes": [...]} or {"error": TEXT}.
+Requests: {"scale": {GROUP: REPLICAS}} and {"status": {}}. Responses: {"processes": [...]} or {"error":
+TEXT}.
 """
 
 import asyncio
@@ -18,26 +20,26 @@ SOCKET = "control.sock"
 _LONGEST_LINE = 65_536
 _ANSWER_SECONDS = 120.0
 
-#: A request, as a JSON object, to its answer. Raises RunRefused for one that cannot be met.
+#: Maps a request (JSON object) to its response. Raises RunRefused for a request that cannot be met.
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 @asynccontextmanager
 async def control_server(run_dir: Path, handler: Handler) -> AsyncIterator[None]:
-    """Answers requests while it is open."""
+    """Serve control requests while the context is open."""
 
-    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while line := await reader.readline():
                 writer.write(json.dumps(await _answer(line, handler)).encode() + b"\n")
                 await writer.drain()
         except (ConnectionError, ValueError):
-            # It went away, or its line is longer than any request.
+            # The client disconnected, or its line exceeds the limit.
             pass
         finally:
             writer.close()
 
-    server = await asyncio.start_unix_server(converse, sock=_listener(run_dir), limit=_LONGEST_LINE)
+    server = await asyncio.start_unix_server(handle_connection, sock=_listener(run_dir), limit=_LONGEST_LINE)
     try:
         yield
     finally:
@@ -46,28 +48,29 @@ async def control_server(run_dir: Path, handler: Handler) -> AsyncIterator[None]
 
 
 async def scale(run_dir: Path, replicas: int, group: str = "rollout") -> list[dict[str, Any]]:
-    """Have a running job use this many workers of an elastic group; its processes afterwards.
+    """Scale an elastic group of a running job and return its processes afterwards.
 
-    Raises RunRefused when the job is not running, or the number is not allowed."""
+    Raises RunRefused when the job is not running, or the number is not allowed.
+    """
     return await _processes(run_dir, {"scale": {group: replicas}})
 
 
 async def processes(run_dir: Path) -> list[dict[str, Any]]:
-    """{name, state, restarts, pid} of each process. Raises RunRefused when the job is not running."""
+    """Return {name, state, restarts, pid} of each process. Raises RunRefused when the job is not running."""
     return await _processes(run_dir, {"status": {}})
 
 
 async def _processes(run_dir: Path, request: dict[str, Any]) -> list[dict[str, Any]]:
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
-            answer = await _ask(run_dir, request)
+            response = await _ask(run_dir, request)
     except TimeoutError:
         raise RunRefused(f"the run in {run_dir} did not answer within {_ANSWER_SECONDS:g} s") from None
     except OSError as error:
         raise RunRefused(f"no job is running in {run_dir} ({error})") from None
-    if "error" in answer:
-        raise RunRefused(str(answer["error"]))
-    return list(answer["processes"])
+    if "error" in response:
+        raise RunRefused(str(response["error"]))
+    return list(response["processes"])
 
 
 async def _ask(run_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
@@ -80,17 +83,17 @@ async def _ask(run_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
     finally:
         writer.close()
     if not line:
-        raise ConnectionResetError("it ended before it answered")
+        raise ConnectionResetError("the run ended before it responded")
     return dict(json.loads(line))
 
 
 def _listener(run_dir: Path) -> socket.socket:
     with _reachable(run_dir) as address:
-        # A killed runner leaves it behind.
+        # A killed runner leaves its socket behind.
         Path(address).unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(address)
-        # Nobody can connect before it listens.
+        # No client can connect before listen(), so the mode is set in time.
         Path(address).chmod(0o600)
     return listener
 
@@ -110,7 +113,7 @@ async def _answer(line: bytes, handler: Handler) -> dict[str, Any]:
 
 @contextmanager
 def _reachable(run_dir: Path) -> Iterator[str]:
-    """A name of the socket that is short enough for the kernel (108 bytes), however long the folder's is."""
+    """Yield a path of the socket short enough for the kernel (108 bytes), even in a long folder path."""
     folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         short = Path(f"/proc/self/fd/{folder}")

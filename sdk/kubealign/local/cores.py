@@ -1,4 +1,4 @@
-"""How many cores a process has to compute with."""
+"""CPU cores available to a process, within its affinity mask and cgroup quotas."""
 
 import math
 import os
@@ -8,18 +8,20 @@ from kubealign.control_groups import ControlGroup, control_groups
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return cores_within(_allowed(), control_groups("cpu"))
 
 
 def cores_within(allowed: int, groups: Iterable[ControlGroup]) -> int:
-    """Those that it may run on, or as many as the quota of processor time of one of its groups comes to
-    (a container's CPU limit), rounded up: with fewer threads than that, time would be left over."""
+    """Return the number of usable cores: the allowed cores, bounded by the CPU quota of each cgroup.
+
+    A quota (a container's CPU limit) is rounded up: fewer threads would leave quota unused.
+    """
     return min([allowed, *map(math.ceil, _quotas(groups))])
 
 
 def _quotas(groups: Iterable[ControlGroup]) -> Iterator[float]:
-    """Processor seconds a second, of each group that has a quota."""
+    """Yield the CPU quota of each group that has one, in CPU seconds per second."""
     for group in groups:
         if group.version == 1:
             quota, period = group.read("cpu.cfs_quota_us"), group.read("cpu.cfs_period_us")

@@ -1,4 +1,4 @@
-"""The dashboard beside a run: a process of its own, which ends with it and cannot harm it."""
+"""Dashboard subprocess of a local run, which ends with the run and cannot harm it."""
 
 import importlib.util
 import json
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_urlsafe
 
-# Named, not imported: the sdk does not know the services.
+# Started by module name: the SDK does not import the services.
 _MODULE = "kubealign_services.dashboard.beside"
 _NEEDED = ("fastapi", "uvicorn", "plotly", "prometheus_client")
 _HOST = "127.0.0.1"
@@ -21,7 +21,9 @@ _END_SECONDS = 5.0
 
 @contextmanager
 def dashboard(runs_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Serves these runs while it is open, and says where; or why not, and nothing else happens."""
+    """Serve the dashboard of these runs while the context is open, and report its address or the reason why
+    it is not started.
+    """
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         say("dashboard: not installed: pip install 'kubealign[dashboard]'")
         yield
@@ -35,12 +37,12 @@ def dashboard(runs_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
     say(f"dashboard: {address}")
     over = threading.Event()
 
-    def watch() -> None:
+    def report_exit() -> None:
         code = process.wait()
         if not over.is_set():
-            say(f"dashboard: ended with code {code}: {_log(runs_dir)} says why; the run goes on without it")
+            say(f"dashboard: exited with code {code} (log: {_log(runs_dir)}); the run continues without it")
 
-    threading.Thread(target=watch, name="dashboard", daemon=True).start()
+    threading.Thread(target=report_exit, name="dashboard", daemon=True).start()
     try:
         yield
     finally:
@@ -49,7 +51,9 @@ def dashboard(runs_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def _start(runs_dir: Path) -> tuple["subprocess.Popen[bytes]", str]:
-    """The socket listens from now on, so that the address holds before the process is ready."""
+    """Start the process on a socket that already listens, so that the address is valid before the process is
+    ready.
+    """
     token = token_urlsafe(32)
     with socket.create_server((_HOST, 0)) as listener, _log(runs_dir).open("ab") as log:
         process = subprocess.Popen(
@@ -58,10 +62,10 @@ def _start(runs_dir: Path) -> tuple["subprocess.Popen[bytes]", str]:
             stdout=log,
             stderr=log,
             pass_fds=[listener.fileno()],
-            # Ctrl-C is for the run: people look on while it stops.
+            # Ctrl-C is for the run: the dashboard stays available while the run stops.
             start_new_session=True,
         )
-        # Not by the command line, which everybody on the machine can read.
+        # Passed on stdin: the command line is readable by every user of the machine.
         settings = {
             "runs_dir": str(runs_dir),
             "token": token,

@@ -1,4 +1,4 @@
-"""Nothing outlives its parent: the kernel kills a process when its parent is gone, even by kill -9."""
+"""Parent-death signal: the kernel kills a process when its parent ends, even by kill -9."""
 
 import ctypes
 import os
@@ -14,7 +14,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 def die_with_parent(parent: int) -> None:
     """Have this process killed when the thread of `parent` (a process id) that started it ends; see prctl(2).
 
-    It holds across exec. Outside Linux there is no such thing: there only an orderly end cleans up."""
+    The setting survives exec. Outside Linux no such signal exists: only an orderly exit cleans up.
+    """
     if _LIBC is None:
         return
     if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
@@ -25,6 +26,6 @@ def die_with_parent(parent: int) -> None:
 
 
 def name_process(name: str) -> None:
-    """What ps and top call this process; the kernel keeps 15 bytes of it."""
+    """Set the process name that ps and top show; the kernel keeps 15 bytes of it."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)

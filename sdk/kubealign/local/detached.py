@@ -1,4 +1,5 @@
-"""A runner of one job that outlives whoever started it: `python -m kubealign.local.detached`.
+"""Entry point of a detached runner, which outlives the process that started it: `python -m
+kubealign.local.detached`.
 
 Imports little: multiprocessing imports a program's main module again in each process that it makes.
 """
@@ -14,7 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run one job of a folder of runs, detached.")
     parser.add_argument("runs_dir", type=Path)
     parser.add_argument("name")
-    parser.add_argument("--lock", type=int, required=True, help="Descriptor of the job's lock, reserved.")
+    parser.add_argument("--lock", type=int, required=True, help="File descriptor of the job's reserved lock.")
     options = parser.parse_args()
     return _run(options.runs_dir, options.name, options.lock)
 
@@ -33,7 +34,7 @@ def _run(runs_dir: Path, name: str, descriptor: int) -> int:
     lock.adopt(descriptor)
     sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} runner of {name}\n")
     try:
-        # Lines as they are: whoever reads the log wraps them.
+        # No wrapping in the log: viewers wrap lines themselves.
         display = LinesDisplay(Console(width=_WIDE, no_color=True))
         return asyncio.run(run_detached(runs_dir, name, display))
     finally:

@@ -1,5 +1,4 @@
-"""One job that lies in its folder, run without a terminal. It begins when the results that it needs are
-there."""
+"""Detached run of one job from its run directory, without a terminal, after its dependencies have results."""
 
 from pathlib import Path
 
@@ -16,8 +15,11 @@ from kubealign.local.spec_change import read_job
 
 
 async def run_detached(runs_dir: Path, name: str, display: LinesDisplay) -> int:
-    """The exit code, as of `kubealign run`. A job that cannot begin has failed, with the cause in its
-    status. The caller holds the job's lock."""
+    """Run the job and return the exit code of `kubealign run`.
+
+    A job that cannot start is recorded as failed, with the cause in its status. The caller holds the job's
+    lock.
+    """
     folder = folder_of(runs_dir, name)
     interruption = Interruption()
     with interruption.by_signals():
@@ -28,10 +30,10 @@ async def run_detached(runs_dir: Path, name: str, display: LinesDisplay) -> int:
                 return FAILED
             check_programs()
             if await results_ready(job, runs_dir, interruption.asked):
-                # What is harmless may have been changed while it waited.
+                # Fields that may change between runs may have been edited while the job waited.
                 job = read_job(folder.job) or job
                 return await run_locked([job], runs_dir, display, interruption)
-            _end(folder, Phase.STOPPED, "stopped before it began")
+            _end(folder, Phase.STOPPED, "stopped before it started")
             return INTERRUPTED
         except RunFailed as failure:
             display.say(str(failure))

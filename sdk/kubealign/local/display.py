@@ -1,4 +1,4 @@
-"""Where a person sees a run: a live panel on a terminal, a line a step elsewhere."""
+"""Progress displays of a run: a live panel on a terminal, one line per step elsewhere."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.5
 
 
 def display_for(console: Console) -> "LinesDisplay":
-    """The live panel where the console is a terminal that can show one."""
+    """Return the live panel where the console is an interactive terminal, else the line display."""
     return (
         PanelDisplay(console)
         if console.is_terminal and not console.is_dumb_terminal
@@ -31,7 +31,7 @@ def display_for(console: Console) -> "LinesDisplay":
 
 
 class LinesDisplay:
-    """A line a step, and one for whatever else happens. Each goes out at once."""
+    """Prints one line per step and one per event, unbuffered."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -44,16 +44,16 @@ class LinesDisplay:
         self.say(f"started; logs: {folder / 'logs'}")
 
     def say(self, text: str) -> None:
-        """Tell something about the job."""
+        """Print a message about the job."""
         name = f"[bold]{escape(self._snapshot.job)}[/bold]: " if self._snapshot.job else ""
-        # A reader that has gone away does not stop the job. For a broken pipe rich falls silent and exits.
+        # A closed output does not stop the job. On a broken pipe rich goes quiet and raises SystemExit.
         with contextlib.suppress(OSError, SystemExit):
             self._console.print(name + escape(text), soft_wrap=True, highlight=False)
 
     async def follow(
         self, reader: ReadModel, processes: Callable[[], list[ProcessView]], over: asyncio.Event
     ) -> None:
-        """Show progress until `over` is set, then what came last, and return."""
+        """Show progress until `over` is set, then the final state, and return."""
         while True:
             last = over.is_set()
             for metrics in await self._snapshot.refresh(reader, processes):
@@ -63,7 +63,7 @@ class LinesDisplay:
             await _pause(over)
 
     def end(self, status: RunStatus) -> None:
-        """How it went."""
+        """Print the outcome of the run."""
         duration = seconds((status.ended_at or status.started_at) - status.started_at)
         if status.phase is Phase.SUCCEEDED:
             last = " ".join([*figures(status.metrics), *validation(status.metrics)])
@@ -78,7 +78,7 @@ class LinesDisplay:
 
 
 class PanelDisplay(LinesDisplay):
-    """A panel that is drawn anew twice a second; what is said stands above it."""
+    """A panel redrawn twice a second, with messages above it."""
 
     async def follow(
         self, reader: ReadModel, processes: Callable[[], list[ProcessView]], over: asyncio.Event

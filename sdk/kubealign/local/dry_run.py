@@ -1,4 +1,4 @@
-"""What `kubealign run` would start. Pure."""
+"""Dry run: the processes that `kubealign run` would start. Pure."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +8,7 @@ from kubealign.spec.job import AlignmentJob
 
 
 def plan(jobs: Sequence[AlignmentJob]) -> Iterator[str]:
-    """Lines: each job with its processes, in the order in which they would run."""
+    """Yield lines that list each job with its processes, in start order."""
     for job in jobs:
         needed = sorted(dependencies(job))
         yield f"{job.name}: {job.spec.algorithm.member}, {job.spec.max_steps} steps" + (

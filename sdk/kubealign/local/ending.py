@@ -1,4 +1,4 @@
-"""Ending processes: asked first, made to after the grace period."""
+"""Termination of processes: SIGTERM first, SIGKILL after the grace period."""
 
 import asyncio
 from collections.abc import Collection
@@ -6,29 +6,32 @@ from collections.abc import Collection
 from kubealign.local.failure import RunFailed
 from kubealign.local.fork_server import Child
 
-#: A killed process that has not gone by then is stuck in the kernel.
+#: A killed process that has not exited by then is stuck in the kernel.
 KILL_SECONDS = 20.0
 
 
 async def end(children: Collection[Child], grace: float, hurry: asyncio.Event) -> list[str]:
-    """SIGTERM to all, and SIGKILL to those left after `grace` seconds, or as soon as `hurry` is set.
+    """Send SIGTERM to all processes, and SIGKILL to those left after `grace` seconds or as soon as the event
+    is set.
 
-    Returns the names of those that had to be killed. Raises RunFailed for a process that cannot be ended."""
+    Returns the names of the processes that had to be killed. Raises RunFailed for a process that cannot be
+    killed.
+    """
     for child in children:
         child.terminate()
     if not hurry.is_set():
         exits = asyncio.ensure_future(_all_gone(children))
-        impatience = asyncio.ensure_future(_until(hurry))
-        await asyncio.wait({exits, impatience}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-        impatience.cancel()
+        forced = asyncio.ensure_future(_until(hurry))
+        await asyncio.wait({exits, forced}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        forced.cancel()
         exits.cancel()
-    late = [child for child in children if child.running]
-    await kill(late)
-    return [child.name for child in late]
+    remaining = [child for child in children if child.running]
+    await kill(remaining)
+    return [child.name for child in remaining]
 
 
 async def kill(children: Collection[Child]) -> None:
-    """SIGKILL, and wait until they are gone. Raises RunFailed for a process that cannot be ended."""
+    """Send SIGKILL and wait for the exits. Raises RunFailed for a process that cannot be killed."""
     for child in children:
         child.kill()
     try:
@@ -36,7 +39,7 @@ async def kill(children: Collection[Child]) -> None:
             await _all_gone(children)
     except TimeoutError:
         stuck = ", ".join(f"{child.name} (process {child.pid})" for child in children if child.running)
-        raise RunFailed(f"these processes cannot be ended, they are stuck in the kernel: {stuck}") from None
+        raise RunFailed(f"these processes cannot be killed, they are stuck in the kernel: {stuck}") from None
 
 
 async def _all_gone(children: Collection[Child]) -> None:

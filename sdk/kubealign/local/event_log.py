@@ -1,4 +1,4 @@
-"""What happened to a run, a JSON line each: events.jsonl."""
+"""Event log of a run: one JSON line per event in events.jsonl."""
 
 import json
 import os
@@ -11,20 +11,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class EventType(StrEnum):
-    """As Kubernetes has them."""
+    """Event types of Kubernetes."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
 
 
 class RunEvent(BaseModel):
-    """One thing that happened. `time`: seconds since the epoch."""
+    """One event of a run. `time`: seconds since the epoch."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     time: float
     type: EventType
-    #: Why it is told, in one CamelCase word.
+    #: Reason of the event in one CamelCase word.
     reason: str
     message: str
 
@@ -34,14 +34,17 @@ class RunEvent(BaseModel):
 
 
 class EventLog:
-    """Several processes may write to it: each event is one append."""
+    """Append-only log that several processes may write to: each event is one append."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def tell(self, reason: str, message: str, type_: EventType = EventType.NORMAL) -> None:
-        """Add an event. One that cannot be written is left out: a disk that is full ends the run by itself,
-        and a folder that is gone has no more events."""
+        """Append an event.
+
+        An event that cannot be written is dropped: a full disk ends the run by itself, and a deleted
+        folder needs no events.
+        """
         event = {"time": time.time(), "type": type_, "reason": reason, "message": message}
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -55,15 +58,15 @@ class EventLog:
             os.close(descriptor)
 
     def read(self) -> list[RunEvent]:
-        """Oldest first; lines that were cut off are left out."""
+        """Return the events, oldest first; truncated lines are skipped."""
         try:
             lines = self._path.read_bytes().splitlines()
         except FileNotFoundError:
             return []
-        found = []
+        events = []
         for line in lines:
             try:
-                found.append(RunEvent.model_validate_json(line))
+                events.append(RunEvent.model_validate_json(line))
             except ValidationError:
                 continue
-        return found
+        return events

@@ -1,4 +1,4 @@
-"""The end of a process, in words."""
+"""Descriptions of process exits for status messages."""
 
 import signal
 from pathlib import Path
@@ -9,7 +9,9 @@ from kubealign.local.log_tail import log_tail
 
 
 def how_it_ended(code: int) -> str:
-    """`ended with code 1`, `was killed by SIGKILL`; `code` is minus the signal's number then."""
+    """Return `ended with code 1` or `was killed by SIGKILL`; `code` is the negative signal number in the
+    latter case.
+    """
     if code >= 0:
         return f"ended with code {code}"
     try:
@@ -19,7 +21,7 @@ def how_it_ended(code: int) -> str:
 
 
 def crash_message(child: Child, code: int, max_restarts: int) -> str:
-    """Why the job fails when a process has died once too often."""
+    """Return the failure message for a process that exceeded the restart budget."""
     budget = f"all {max_restarts} restarts are used up" if max_restarts else "the job allows no restart"
     return (
         f"{child.name} {how_it_ended(code)}, and {budget} (lifecycle.maxRestarts). "
@@ -28,8 +30,10 @@ def crash_message(child: Child, code: int, max_restarts: int) -> str:
 
 
 def last_words(termination: Path | None) -> str:
-    """What a process has said of why a restart would not help; empty: nothing. One that was killed as it was
-    about to say it leaves an empty file."""
+    """Return the termination message that a process wrote for a permanent failure; empty if none.
+
+    A process killed while writing the message leaves an empty file.
+    """
     try:
         return termination.read_text().strip() if termination is not None else ""
     except OSError:
@@ -37,12 +41,12 @@ def last_words(termination: Path | None) -> str:
 
 
 def permanent_message(child: Child, termination: Path | None) -> str:
-    """Why the job fails when a process says that a restart would not help."""
+    """Return the failure message for a process that reported a permanent failure."""
     if cause := last_words(termination):
         return f"{child.name}: {cause}"
     if has_no_room(child.log.parent):
         return f"{child.name}: {no_room_message(child.log.parent)}"
     return (
-        f"{child.name} said that a restart would not help, but not why. "
+        f"{child.name} reported a permanent failure, but not its cause. "
         f"Its log, {child.log}, ends:\n{log_tail(child.log, child.log_start)}"
     )

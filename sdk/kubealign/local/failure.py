@@ -1,9 +1,9 @@
-"""How a local run fails, each with a message for a person."""
+"""Errors of local runs, each with a message for the user."""
 
 
 class RunFailed(Exception):
-    """The job has failed, or cannot be started. The message says what happened and what to do."""
+    """The job has failed, or cannot be started. The message gives the cause and the remedy."""
 
 
 class RunRefused(RunFailed):
-    """Nothing was started: the run folder, a setting or a missing program stands in the way."""
+    """Nothing was started: the run directory, a setting or a missing program prevents it."""

@@ -1,7 +1,7 @@
-"""Starts processes in half a second each: they are forked from one that has the heavy libraries imported.
+"""Fork server that starts processes in half a second each, with the heavy libraries already imported.
 
-The standard library's fork server, with three things added: nothing outlives the runner, every process writes
-to a log of its own, and exits are events of the asyncio loop.
+Extends the standard library's fork server: no process outlives the runner, every process writes to its own
+log, and exits are events of the asyncio loop.
 """
 
 import asyncio
@@ -27,7 +27,9 @@ _ENDING_SECONDS = 5.0
 
 
 class Child:
-    """A process of the fork server. It leads a session of its own; what it leaves there ends with it."""
+    """A process of the fork server. Leads its own session, whose remaining processes are killed when it
+    exits.
+    """
 
     def __init__(
         self, name: str, process: ForkServerProcess, log: Path, log_start: int, thread: ThreadPoolExecutor
@@ -51,17 +53,17 @@ class Child:
         return not self._exit.done()
 
     async def wait(self) -> int:
-        """Its exit code, or minus the signal that ended it."""
+        """Wait for the exit and return the exit code, or minus the signal number."""
         return await asyncio.shield(self._exit)
 
     def terminate(self) -> None:
-        """Ask it to end in good order."""
+        """Send SIGTERM."""
         if self.running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it, and what it started, at once."""
+        """Kill the process and its session at once."""
         if self.running:
             _sweep(self.pid)
             with contextlib.suppress(ProcessLookupError):
@@ -75,15 +77,17 @@ class Child:
     async def _reap(self, loop: asyncio.AbstractEventLoop) -> None:
         code = await loop.run_in_executor(self._thread, _collect, self._process)
         _sweep(self.pid)
-        # A fork server that was killed is gone before the processes that the kernel kills with it.
+        # A killed fork server disappears before the children that the kernel kills with it.
         await _gone(self._handle)
         self._exit.set_result(code)
 
 
 class ForkServer:
-    """One for all jobs of a run. A context manager; all that it started must have ended before it is left.
+    """Fork server shared by all jobs of a run.
 
-    `modules` are imported ahead; those that cannot be are in the log, and fail where they are needed."""
+    A context manager; all processes that it started must have ended before it exits. Failed imports of
+    `modules` are logged here and raised by the process that needs them.
+    """
 
     def __init__(
         self, modules: Sequence[str], log: Path, environment: Mapping[str, str] = ENVIRONMENT
@@ -94,8 +98,8 @@ class ForkServer:
         self._killed = False
         self._environment = dict(environment)
         self._context = multiprocessing.get_context("forkserver")
-        # The kernel ties the fork server's life to the thread that starts it. All of multiprocessing is used
-        # from this one thread, as its bookkeeping of children is not safe to use from several.
+        # The kernel ties the fork server's life to the thread that starts it. multiprocessing is used from
+        # this one thread only, as its bookkeeping of children is not thread-safe.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fork-server")
 
     async def __aenter__(self) -> "ForkServer":
@@ -103,12 +107,12 @@ class ForkServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # The thread's end is the fork server's.
+        # The fork server dies with this thread.
         self._thread.shutdown(wait=False)
         self._pid_file.unlink(missing_ok=True)
 
     def kill(self) -> None:
-        """End it and everything that it started, at once. It starts nothing any more."""
+        """Kill the fork server and all of its processes at once. It starts nothing afterwards."""
         self._killed = True
         with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
             os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
@@ -133,37 +137,37 @@ class ForkServer:
         cause: Exception | None = None
         for _ in range(_ATTEMPTS):
             if self._killed:
-                raise RunFailed(f"{name} is not started: the fork server was ended")
+                raise RunFailed(f"{name} is not started: the fork server was shut down")
             process = self._context.Process(target=target, name=name, args=arguments)
             try:
                 with self._orders():
                     multiprocessing.forkserver.ensure_running()  # type: ignore[attr-defined]
-                    # Where the server ends between the two, this starts another: with the same orders.
+                    # If the server dies in between, start() starts another one with the same configuration.
                     process.start()
             except (EOFError, OSError) as error:
-                # The fork server died meanwhile, and what it had begun to start with it.
+                # The fork server died in the meantime, together with the process being started.
                 cause = error
                 _await_end(_ENDING_SECONDS)
             else:
                 return process
         raise RunFailed(
-            f"{name} could not be started: the fork server ends as soon as it starts. Its log, {self._log}, "
+            f"{name} could not be started: the fork server exits as soon as it starts. Its log, {self._log}, "
             f"ends:\n{log_tail(self._log)}"
         ) from cause
 
     def _ensure_running(self) -> None:
-        """Start the fork server where it is not running, or has died."""
+        """Start the fork server unless it is running."""
         with self._orders():
             multiprocessing.forkserver.ensure_running()  # type: ignore[attr-defined]
 
     @contextlib.contextmanager
     def _orders(self) -> Iterator[None]:
-        """A fork server that is started within the block has this one's orders."""
-        orders = preload.Preload(
+        """Set the preload configuration for a fork server that is started within the block."""
+        config = preload.Preload(
             os.getpid(), str(self._log), str(self._pid_file), self._environment, self._modules
         )
         self._context.set_forkserver_preload([preload.__name__])
-        os.environ[preload.VARIABLE] = orders.to_json()
+        os.environ[preload.VARIABLE] = config.to_json()
         try:
             yield
         finally:
@@ -171,7 +175,7 @@ class ForkServer:
 
 
 def _await_end(seconds: float) -> None:
-    """Wait for a fork server that answers no more to be gone: as long as it is not, no other is started."""
+    """Wait for an unresponsive fork server to exit: multiprocessing starts no other one before that."""
     pid = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     handle = None if pid is None else _handle(pid)
     if handle is not None:
@@ -182,8 +186,10 @@ def _await_end(seconds: float) -> None:
 
 
 def _handle(pid: int) -> int | None:
-    """A descriptor that is readable once the process has ended (see pidfd_open(2)); None: it is gone, or
-    this system has no such thing."""
+    """Return a descriptor that becomes readable when the process ends (see pidfd_open(2)).
+
+    None if the process is gone or the system has no pidfds.
+    """
     if not hasattr(os, "pidfd_open"):
         return None
     try:
@@ -193,14 +199,14 @@ def _handle(pid: int) -> int | None:
 
 
 async def _gone(handle: int | None) -> None:
-    """Return when the process has ended. Closes the handle."""
+    """Wait until the process has ended, and close the descriptor."""
     if handle is None:
         return
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(handle, ended.set)
+    exited = asyncio.Event()
+    loop.add_reader(handle, exited.set)
     try:
-        await ended.wait()
+        await exited.wait()
     finally:
         loop.remove_reader(handle)
         os.close(handle)
@@ -211,7 +217,9 @@ def _size(log: Path) -> int:
 
 
 def _collect(process: ForkServerProcess) -> int:
-    """The exit code. multiprocessing says 255 where the fork server died, and its children with it."""
+    """Join the process and return its exit code. multiprocessing reports 255 for children of a dead fork
+    server.
+    """
     process.join()
     code = process.exitcode
     process.close()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks for an orderly stop, the second for an immediate one."""
+"""Handling of Ctrl-C and SIGTERM: the first signal requests an orderly stop, the second an immediate one."""
 
 import asyncio
 import signal
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class Interruption:
-    """`asked` is set by the first signal, `insisted` by the second."""
+    """Stop requests. `stop_requested` is set by the first signal, `force_requested` by the second."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -18,10 +18,10 @@ class Interruption:
 
     @contextmanager
     def by_signals(self) -> Iterator[None]:
-        """While this is open, signals of this process come here."""
+        """Route the signals of this process to this object while the context is open."""
         loop = asyncio.get_running_loop()
         numbers = [signal.SIGINT, signal.SIGTERM]
-        # nohup has it ignored: the run is meant to outlive the terminal.
+        # nohup ignores SIGHUP: the run is meant to outlive the terminal.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
         for number in numbers:

@@ -1,4 +1,4 @@
-"""Starting detached runners, and ending runners by their process id."""
+"""Start of detached runners and termination of runners by process id."""
 
 import contextlib
 import os
@@ -15,16 +15,19 @@ RUNNER = "runner"
 
 
 def launch(runs_dir: Path, name: str) -> int:
-    """Start a detached runner of the job in RUNS/NAME; its process id.
+    """Start a detached runner of the job in RUNS/NAME and return its process id.
 
-    Raises RunRefused where another runner has the job."""
+    Raises RunRefused where another runner has the job.
+    """
     lock = folder_of(runs_dir, name).lock()
     lock.reserve()
     return launch_reserved(runs_dir, name, lock)
 
 
 def launch_reserved(runs_dir: Path, name: str, lock: RunLock) -> int:
-    """`launch` by whoever has reserved the lock. It is the runner's from here on, without a gap."""
+    """Start a detached runner with a lock that the caller has reserved; ownership passes to the runner
+    without a gap.
+    """
     folder = folder_of(runs_dir, name)
     descriptor = lock.descriptor
     folder.logs.mkdir(exist_ok=True)
@@ -44,24 +47,24 @@ def launch_reserved(runs_dir: Path, name: str, lock: RunLock) -> int:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=[descriptor],
-                # Ctrl-C here, and the end of this terminal, are none of its business.
+                # Ctrl-C in this terminal, and its end, must not reach the runner.
                 start_new_session=True,
             )
         lock.name(process.pid, alone=True)
     finally:
         lock.hand_over()
-    # So that it leaves no zombie, however long this process lives.
+    # Reap the runner, so that it leaves no zombie while this process lives.
     threading.Thread(target=process.wait, name=f"runner of {name}", daemon=True).start()
     return process.pid
 
 
 def stop(pid: int) -> None:
-    """Ask a runner to stop in good order; a second time: to end at once."""
+    """Request an orderly stop of a runner; a second request ends it at once."""
     _send(pid, signal.SIGTERM)
 
 
 def kill(pid: int) -> None:
-    """End a runner. What it has started ends with it."""
+    """Kill a runner. Its processes end with it."""
     _send(pid, signal.SIGKILL)
 
 

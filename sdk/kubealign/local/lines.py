@@ -1,10 +1,10 @@
-"""Progress in words: one line a step. Pure."""
+"""One-line summaries of step metrics. Pure."""
 
 from collections.abc import Mapping
 
 from kubealign.read_model import StepMetrics
 
-#: (label, metric, format); what a job does not report is left out.
+#: (label, metric, format); metrics that a job does not report are left out.
 FIGURES = (
     ("round", "round/number", "{:.0f}"),
     ("reward", "reward/mean", "{:.3f}"),
@@ -31,7 +31,9 @@ _MOST_VALIDATION = 8
 
 
 def step_line(metrics: StepMetrics, max_steps: int) -> str:
-    """`step 12/90 reward 0.412 kl 0.031 len 7.2 tok/s 812 gen 0.6s train 0.3s val/exact 0.650`"""
+    """Return a line such as `step 12/90 reward 0.412 kl 0.031 len 7.2 tok/s 812 gen 0.6s train 0.3s val/exact
+    0.650`.
+    """
     words = [f"step {metrics.step}/{max_steps}" if max_steps else f"step {metrics.step}"]
     words += figures(metrics.values)
     words += [f"{label} {seconds(metrics.values[name])}" for label, name in TIMES if metrics.values.get(name)]
@@ -44,19 +46,19 @@ def figures(values: Mapping[str, float]) -> list[str]:
 
 
 def validation(values: Mapping[str, float]) -> list[str]:
-    """The val/ figures, those with the shortest names first where there are many."""
+    """Return the val/ metrics, preferring short names where there are many."""
     names = [name for name in values if name.startswith("val/")]
-    chosen = set(sorted(names, key=lambda name: (name.count("/"), len(name)))[:_MOST_VALIDATION])
-    return [f"{name} {values[name]:.3f}" for name in names if name in chosen]
+    shown = set(sorted(names, key=lambda name: (name.count("/"), len(name)))[:_MOST_VALIDATION])
+    return [f"{name} {values[name]:.3f}" for name in names if name in shown]
 
 
 def seconds(value: float) -> str:
-    """`0.31s`, `12.4s`, `3m05s`, `2h07m`"""
+    """Format a duration as `0.31s`, `12.4s`, `3m05s` or `2h07m`."""
     if value < 10:
         return f"{value:.2f}s"
     if value < 60:
         return f"{value:.1f}s"
-    whole = round(value)
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    rounded = round(value)
+    if rounded < 3600:
+        return f"{rounded // 60}m{rounded % 60:02d}s"
+    return f"{rounded // 3600}h{rounded % 3600 // 60:02d}m"

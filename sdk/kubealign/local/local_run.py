@@ -1,4 +1,4 @@
-"""One job on this machine, from its first process to its last."""
+"""Runner of one job on this machine, from its first process to its last."""
 
 import asyncio
 import shutil
@@ -38,7 +38,7 @@ _LAST_LOOK_SECONDS = 5.0
 
 
 class Display(Protocol):
-    """Where a person sees the run."""
+    """Progress display of a run."""
 
     def begin(self, job: AlignmentJob, folder: Path) -> None: ...
 
@@ -47,13 +47,13 @@ class Display(Protocol):
     async def follow(
         self, reader: ReadModel, processes: Callable[[], list[ProcessView]], over: asyncio.Event
     ) -> None:
-        """Show progress until `over` is set, then what came last, and return."""
+        """Show progress until `over` is set, then the final state, and return."""
 
     def end(self, status: RunStatus) -> None: ...
 
 
 class LocalRun:
-    """`results` says where the jobs that this one depends on left theirs. Made and run once."""
+    """One run of one job; used once. `results`: result folders of the jobs that this one depends on."""
 
     def __init__(
         self,
@@ -89,10 +89,11 @@ class LocalRun:
         self._scaling = asyncio.Lock()
 
     async def run(self, interruption: Interruption) -> RunStatus:
-        """The job until it succeeds, fails or is stopped; nothing of it runs afterwards.
+        """Run the job until it succeeds, fails or is stopped; none of its processes runs afterwards.
 
-        A job that fails is a status with its cause, not an exception. Raises OSError where the folder cannot
-        be written, and RunFailed for a process that the kernel does not let go of."""
+        A failed job is a status with its cause, not an exception. Raises OSError where the run directory
+        cannot be written, and RunFailed for a process that cannot be killed.
+        """
         before = read_status(self._folder.status)
         status = begun(before)
         self._make_folder()
@@ -110,7 +111,7 @@ class LocalRun:
         except RunFailed as failure:
             message = str(failure)
             if interruption.insisted.is_set():
-                # What was killed could not but fail.
+                # Killed processes always fail.
                 phase = Phase.STOPPED
         finally:
             try:
@@ -121,7 +122,7 @@ class LocalRun:
                 if phase is Phase.STOPPED:
                     message = _stopped(last.step or status.step, interruption.insisted.is_set())
                 status = ended(status, phase, message, last)
-                # Said first: on a full disk it cannot be written.
+                # Shown before it is written: on a full disk the write fails.
                 self._display.end(status)
                 self._tell_end(status)
                 status.write(self._folder.status)
@@ -131,10 +132,10 @@ class LocalRun:
         return self._supervisor.processes()
 
     async def scale(self, group: str, replicas: int) -> None:
-        """Start or end workers of an elastic group until there are this many. Raises RunRefused."""
+        """Start or stop workers of an elastic group until it has this many replicas. Raises RunRefused."""
         async with self._scaling:
             if self._ending:
-                raise RunRefused("the run is ending: nothing is added to it or taken from it")
+                raise RunRefused("the run is shutting down: it cannot be scaled")
             added, removed = scaled(self._job, self._processes, group, replicas)
             self._processes += added
             for unit in self._units.of(added, self._processes):
@@ -142,10 +143,10 @@ class LocalRun:
             for process in removed:
                 self._processes.remove(process)
             grace = self._lifecycle.grace_period_seconds
-            gone = dict.fromkeys(process.unit for process in removed)
-            await asyncio.gather(*(self._supervisor.remove(name, grace) for name in gone))
+            removed_units = dict.fromkeys(process.unit for process in removed)
+            await asyncio.gather(*(self._supervisor.remove(name, grace) for name in removed_units))
             for name in dict.fromkeys(process.unit for process in (*added, *removed)):
-                self._say("Scaled", f"{name} was {'removed' if name in gone else 'added'}")
+                self._say("Scaled", f"{name} was {'removed' if name in removed_units else 'added'}")
 
     def _announce(self, text: str) -> None:
         self._say("Restarted", text, EventType.WARNING)
@@ -164,7 +165,7 @@ class LocalRun:
 
         self._folder.make()
         self._folder.write_job(self._job.model_dump_json(by_alias=True, indent=2))
-        # The bus is a cache: what it held is made again from the last commit.
+        # The bus is a cache: its content is recreated from the last checkpoint.
         shutil.rmtree(self._folder.nats, ignore_errors=True)
         self._folder.nats.mkdir(mode=0o700)
         deadline = self._lifecycle.active_deadline_seconds
@@ -186,69 +187,72 @@ class LocalRun:
 
     async def _until_over(self, interruption: Interruption, active: float) -> Phase:
         deadline = self._lifecycle.active_deadline_seconds
-        verdict = asyncio.ensure_future(self._supervisor.verdict())
+        result = asyncio.ensure_future(self._supervisor.verdict())
         asked = asyncio.ensure_future(interruption.asked.wait())
         full = asyncio.ensure_future(filled_up(self._folder.root))
         try:
             await asyncio.wait(
-                {verdict, asked, full},
+                {result, asked, full},
                 timeout=None if deadline is None else max(0.0, deadline - active),
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            if full.done() and not verdict.done():
+            if full.done() and not result.done():
                 raise RunFailed(no_room_message(self._folder.root))
-            if not verdict.done():
+            if not result.done():
                 if asked.done():
                     self._say(
-                        "Stopping", "stopping: the driver finishes and commits; Ctrl-C again ends all at once"
+                        "Stopping",
+                        "stopping: the driver finishes and writes a checkpoint; Ctrl-C again stops at once",
                     )
-                await self._drain(verdict, interruption)
-            if verdict.done() or self._supervisor.decided:
-                await verdict
+                await self._drain(result, interruption)
+            if result.done() or self._supervisor.decided:
+                await result
                 return Phase.SUCCEEDED
             if asked.done():
                 return Phase.STOPPED
             raise RunFailed(f"the job has run for {deadline:g} s (lifecycle.activeDeadlineSeconds)")
         finally:
-            verdict.cancel()
+            result.cancel()
             asked.cancel()
             full.cancel()
 
     async def _end_at_once(self, interruption: Interruption) -> None:
-        """Also what is only being started, while the fork server still imports."""
+        """Kill all processes on the second signal, also those being started while the fork server still
+        imports.
+        """
         await interruption.insisted.wait()
         self._fork_server.kill()
 
-    async def _drain(self, verdict: "asyncio.Future[None]", interruption: Interruption) -> None:
-        """The driver first: it needs the others to commit."""
+    async def _drain(self, job_result: "asyncio.Future[None]", interruption: Interruption) -> None:
+        """Stop the driver first: it needs the other processes to write its checkpoint."""
         grace = self._lifecycle.grace_period_seconds
         if self._supervisor.has(DRIVER):
             stop = asyncio.ensure_future(self._supervisor.stop(DRIVER, grace, interruption.insisted))
-            await asyncio.wait({stop, verdict}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({stop, job_result}, return_when=asyncio.FIRST_COMPLETED)
             if stop.done():
                 stop.result()
             stop.cancel()
 
     async def _end_everything(self, interruption: Interruption, showing: "asyncio.Future[None]") -> Seen:
-        """The roles, then a last look at what they said, then the servers."""
+        """Stop the roles, read the final progress, then stop the servers."""
         self._ending = True
         names = self._supervisor.names()
-        hurry = interruption.insisted
+        force = interruption.insisted
         roles_ended = False
         try:
             role_names = [name for name in names if name not in (NATS, REDIS)]
-            await self._supervisor.end(role_names, self._lifecycle.grace_period_seconds, hurry)
+            await self._supervisor.end(role_names, self._lifecycle.grace_period_seconds, force)
             roles_ended = True
         finally:
             self._over.set()
             await asyncio.wait({showing}, timeout=_LAST_LOOK_SECONDS if roles_ended and self._shown else 0)
             showing.cancel()
             last = await self._last_look() if roles_ended else Seen()
-            await self._supervisor.end([NATS, REDIS], _INFRASTRUCTURE_GRACE_SECONDS, hurry)
+            await self._supervisor.end([NATS, REDIS], _INFRASTRUCTURE_GRACE_SECONDS, force)
         return last
 
     async def _last_look(self) -> Seen:
-        """Nothing where Redis cannot say."""
+        """Read the final progress from Redis; empty where Redis does not respond."""
         if not any(view.name == REDIS and view.pid is not None for view in self.processes()):
             return Seen()
         try:
@@ -263,18 +267,18 @@ class LocalRun:
         try:
             async with ReadModel(self._redis.server.access) as reader:
                 await self._display.follow(reader, self.processes, self._over)
-        except Exception as error:  # noqa: BLE001 - reported: what cannot be shown does not stop the job
+        except Exception as error:  # noqa: BLE001 - reported: a display failure does not stop the job
             self._display.say(f"progress cannot be shown: {type(error).__name__}: {error}")
 
     async def _request(self, request: dict[str, Any]) -> dict[str, Any]:
         match request:
-            case {"scale": dict(wanted)}:
-                for group, replicas in wanted.items():
+            case {"scale": dict(groups)}:
+                for group, replicas in groups.items():
                     await self.scale(group, replicas)
             case {"status": _}:
                 pass
             case _:
-                raise RunRefused(f"unknown request {', '.join(request)}: scale and status are known")
+                raise RunRefused(f"unknown request {', '.join(request)}: use scale or status")
         return {"processes": [asdict(view) for view in self.processes()]}
 
     def _nats_server(self, port: int) -> NatsServer:
@@ -299,5 +303,5 @@ class LocalRun:
 
 def _stopped(step: int, at_once: bool) -> str:
     if at_once:
-        return f"ended at step {step}; the same command goes on from the last commit"
-    return f"stopped at step {step}; the same command goes on from there"
+        return f"ended at step {step}; the same command resumes from the last checkpoint"
+    return f"stopped at step {step}; the same command resumes from there"

@@ -1,4 +1,4 @@
-"""The last words of a process, for a person."""
+"""Last log lines of a process for error messages."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ _LINE_CHARACTERS = 300
 
 
 def log_tail(log: Path, start: int = 0) -> str:
-    """The last lines that were written after byte `start`, indented; JSON events as level and message."""
+    """Return the last lines written after byte `start`, indented; JSON events as level and message."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, 2)
@@ -28,6 +28,6 @@ def _spoken(entry: str) -> list[str]:
         return [entry] if entry.strip() else []
     if not isinstance(event, dict) or "message" not in event:
         return [entry]
-    said = " ".join(str(event[key]) for key in ("level", "message") if key in event)
-    raised = next((str(event[key]) for key in ("exception", "traceback", "error") if event.get(key)), "")
-    return [said, *raised.splitlines()]
+    summary = " ".join(str(event[key]) for key in ("level", "message") if key in event)
+    error = next((str(event[key]) for key in ("exception", "traceback", "error") if event.get(key)), "")
+    return [summary, *error.splitlines()]

@@ -1,4 +1,4 @@
-"""The job's own NATS server: its program, configuration and readiness."""
+"""NATS server of one job: program, configuration and readiness."""
 
 import asyncio
 import json
@@ -13,11 +13,11 @@ from kubealign.process import NatsAccess, TlsFiles
 
 @dataclass(frozen=True)
 class NatsServer:
-    """Everything but the process. `folder` holds the configuration and the store."""
+    """A NATS server without its process. `folder` holds the configuration and the store."""
 
     folder: Path
     port: int
-    #: Distinguishes this server from a stranger on the same port.
+    #: Server name, which distinguishes this server from another one on the same port.
     name: str
     password: str
     tls: TlsFiles
@@ -37,13 +37,13 @@ class NatsServer:
         )
 
     def command(self) -> list[str]:
-        """Writes the configuration, which holds a secret."""
+        """Write the configuration, which holds a secret, and return the command line."""
         path = self.folder / "nats.conf"
         self.configuration.write(path)
         return [str(nats_program()), "-c", str(path)]
 
     async def ready(self) -> None:
-        """Return when the server greets its clients. No deadline of its own."""
+        """Wait until the server greets its clients. Has no timeout of its own."""
         while True:
             try:
                 reader, writer = await asyncio.open_connection(LOOPBACK, self.port)
@@ -55,12 +55,12 @@ class NatsServer:
                     return
             except OSError:
                 pass
-            # A listening socket gives no event before it is there.
+            # No event announces a listening socket: poll.
             await asyncio.sleep(0.05)
 
 
 def nats_program() -> Path:
-    """The server's program. Raises RunRefused where there is none."""
+    """Return the path of nats-server. Raises RunRefused if it is not installed."""
     try:
         return find_nats()
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The live display's picture of a job. Pure: a snapshot in, something that rich can draw out."""
+"""Live panel of a job. Pure: maps a snapshot to a rich renderable."""
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -22,7 +22,7 @@ _MOST_PROCESSES = 12
 
 
 def panel(snapshot: Snapshot, now: float) -> RenderableType:
-    """The whole picture. `now`: seconds since the epoch."""
+    """Render the panel. `now`: seconds since the epoch."""
     parts: list[RenderableType] = [_steps(snapshot, now)]
     if snapshot.recent:
         parts.append(_figures(snapshot))
@@ -93,16 +93,16 @@ def _processes(snapshot: Snapshot) -> RenderableType:
     for heading in ("process", "state", "restarts", "weights", "running", "waiting"):
         table.add_column(heading, no_wrap=True)
     for view in snapshot.processes[:_MOST_PROCESSES]:
-        said = snapshot.heartbeats.get(view.name, {})
+        heartbeat = snapshot.heartbeats.get(view.name, {})
         table.add_row(
             view.name,
             Text(view.state.lower(), style=_STYLES.get(view.state, "yellow")),
             str(view.restarts) if view.restarts else "",
-            *(_cell(said.get(key)) for key in ("weight_version", "running", "waiting")),
+            *(_cell(heartbeat.get(key)) for key in ("weight_version", "running", "waiting")),
         )
-    more = len(snapshot.processes) - _MOST_PROCESSES
-    if more > 0:
-        table.add_row(f"and {more} more", "", "", "", "", "")
+    hidden = len(snapshot.processes) - _MOST_PROCESSES
+    if hidden > 0:
+        table.add_row(f"and {hidden} more", "", "", "", "", "")
     return table
 
 
@@ -117,8 +117,8 @@ def _sample(snapshot: Snapshot) -> RenderableType:
     return line
 
 
-def _cell(said: object) -> str:
-    return "" if said is None else str(said)
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
 
 
 def _one_line(text: str) -> str:

@@ -16,11 +16,12 @@ _ATTEMPTS = 200
 
 
 class Ports:
-    """Hands out each port once, and on Linux to one run of the machine: it stays bound as long as this is
-    there, as a port that was only looked at may be another run's by the time that the server listens.
+    """Allocates each port once, and on Linux to one run of the machine only.
 
-    They lie below those that the kernel gives to outgoing connections, so that a server which died finds its
-    port free when it is started again."""
+    A port stays bound until this object is collected: a port that was merely probed could be taken by
+    another run before the server listens. Ports are below the ephemeral range of outgoing connections, so
+    that a server that died finds its port free on restart.
+    """
 
     def __init__(self, candidates: Iterator[int] | None = None) -> None:
         self._candidates = _random_ports() if candidates is None else candidates
@@ -28,7 +29,7 @@ class Ports:
         weakref.finalize(self, _let_go, self._taken)
 
     def take(self) -> int:
-        """Raises RunRefused when no free one is found."""
+        """Allocate a port. Raises RunRefused when no free port is found."""
         for _ in range(_ATTEMPTS):
             port = next(self._candidates, None)
             if port is None:
@@ -36,19 +37,19 @@ class Ports:
             if port not in self._taken and (keeper := _kept(port)) is not None:
                 self._taken[port] = keeper
                 return port
-        raise RunRefused(f"no free port was found on {LOOPBACK}: other programs use those that were tried")
+        raise RunRefused(f"no free port was found on {LOOPBACK}: all ports that were tried are in use")
 
 
 def _kept(port: int) -> socket.socket | None:
-    """What keeps it; None: somebody has it."""
+    """Bind the port and return the socket that reserves it; None if the port is in use."""
     keeper = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         keeper.bind((LOOPBACK, port))
     except OSError:
         keeper.close()
         return None
-    # Said only now: to have the port it asked for it alone, and beside one who does not listen a server may.
-    # Elsewhere the same port is not given twice whatever is said: there it is let go.
+    # Set only after an exclusive bind: on Linux a server may then bind the same port while this socket does
+    # not listen. Other systems never allow a second bind, so the socket is closed.
     if sys.platform == "linux":
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     else:
@@ -65,7 +66,7 @@ def _random_ports() -> Iterator[int]:
     highest = int(_EPHEMERAL.read_text().split()[0]) if _EPHEMERAL.exists() else 32_768
     choose = random.SystemRandom()
     while True:
-        # Where the range has been widened downwards, anything may collide: any port is as good.
+        # With an ephemeral range widened downwards any port may collide, so any is as good.
         yield (
             choose.randrange(_LOWEST, highest)
             if highest > _LOWEST + 1000

@@ -1,7 +1,8 @@
-"""What the fork server imports before it forks, so that its children need not.
+"""Imports of the fork server before it forks, so that its children need not repeat them.
 
 Only the fork server imports this module, with the environment variable KUBEALIGN_FORK_SERVER set to a
-`Preload` as JSON. Imports only: a thread, a channel or a CUDA call before the fork breaks every child.
+`PreloadConfig` as JSON. Imports only: a thread, a channel or a CUDA call before the fork breaks every
+child.
 """
 
 import gc
@@ -20,15 +21,15 @@ VARIABLE = "KUBEALIGN_FORK_SERVER"
 
 @dataclass(frozen=True)
 class Preload:
-    """The fork server's orders."""
+    """Configuration of the fork server."""
 
     #: Process id of the runner.
     parent: int
-    #: Where it writes what it has to say.
+    #: Path of the fork server's log.
     log: str
-    #: Where it writes its process id.
+    #: Path of the file for its process id.
     pid_file: str
-    #: Set before anything is imported, as libraries read some of it then. What the user has set stays.
+    #: Variables set before the imports, as libraries read some of them then. The user's own values win.
     environment: dict[str, str]
     modules: tuple[str, ...]
 
@@ -36,31 +37,31 @@ class Preload:
         return json.dumps(asdict(self))
 
 
-#: Process id of the fork server: the parent of every process that it makes.
+#: Process id of the fork server: the parent of every process that it forks.
 FORK_SERVER: int | None = None
 
 
-def _preload(orders: Preload) -> None:
+def _preload(config: Preload) -> None:
     # Ctrl-C on the terminal is for the runner.
     os.setsid()
-    die_with_parent(orders.parent)
+    die_with_parent(config.parent)
     name_process("ka:fork-server")
-    Path(orders.pid_file).write_text(str(os.getpid()))
-    log = os.open(orders.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    Path(config.pid_file).write_text(str(os.getpid()))
+    log = os.open(config.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    for name, value in orders.environment.items():
+    for name, value in config.environment.items():
         os.environ.setdefault(name, value)
-    # What is imported stays. Walking it again and again meanwhile would be a seventh of the time it takes.
+    # Imported objects stay alive. Garbage collection during the imports would add a seventh to their time.
     gc.disable()
-    for module in orders.modules:
+    for module in config.modules:
         try:
             importlib.import_module(module)
-        except Exception:  # noqa: BLE001 - the process whose module it is fails with the same error, and says so
+        except Exception:  # noqa: BLE001 - reported by the process that needs the module
             sys.stderr.write(f"{module} could not be imported ahead:\n{traceback.format_exc()}")
     sys.stderr.flush()
-    # The children need not walk it either, which would copy its pages.
+    # Frozen, so that collections in the children do not touch and copy these pages.
     gc.collect()
     gc.freeze()
     gc.enable()

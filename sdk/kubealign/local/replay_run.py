@@ -1,4 +1,4 @@
-"""A replay on this machine: what is trained again, checked before anything is started, and where."""
+"""Planning and set-up of a replay on this machine, checked before anything is started."""
 
 import filecmp
 import json
@@ -19,15 +19,18 @@ from kubealign.spec.job import AlignmentJob
 from kubealign.spec.load import load_jobs
 from kubealign.spec.overrides import BadOverride, Override
 
-#: Of a spec: what says how batches are made and scored, or which weights there are at first.
+#: Spec sections that determine batches, scores or initial weights: fixed by the recorded run.
 _MADE_ALREADY = ("policy", "data", "rewards", "rollout", "validation", "reference", "teacher")
-#: Larger than any gap between log-probabilities: the recorded run has passed its gate.
+#: Larger than any log-probability gap: the recorded run has already passed its mismatch gate.
 _ANY_GAP = 1e9
 
 
 @dataclass(frozen=True)
 class Planned:
-    """job: to be run in `folder`. changed: whether anything of the recorded job was changed."""
+    """A planned replay.
+
+    `job` is to be run in `folder`; `is_changed` if overrides change the recorded job.
+    """
 
     job: AlignmentJob
     folder: RunFolder
@@ -42,10 +45,11 @@ class Planned:
 def plan_replay(
     runs_dir: Path, run: str, name: str, first: int, steps: int | None, overrides: Sequence[str]
 ) -> Planned:
-    """Steps `first` on of the run in RUNS/run, so many of them (None: all that there are), again in
-    RUNS/name.
+    """Plan a replay in RUNS/name of `steps` steps of the run in RUNS/run from step `first` (None: all that
+    exist).
 
-    Raises CannotReplay, with what is missing; SpecErrors for an override that makes no sound job."""
+    Raises ReplayError, with the missing part; SpecErrors for an override that makes the job invalid.
+    """
     recorded = folder_of(runs_dir, run)
     if read_job(recorded.job) is None:
         raise CannotReplay(f"{recorded.root} holds no run")
@@ -62,21 +66,27 @@ def plan_replay(
 
 
 def make_folder(planned: Planned, fresh: bool) -> None:
-    """The run's folder, with what was prepared for the recorded one. fresh: an earlier replay there is
-    deleted first. Raises CannotReplay where the folder is another's, RunRefused where it is in use,
-    OSError."""
+    """Create the run directory of the replay, with the prepared data of the recorded run.
+
+    Args:
+        fresh: Delete an earlier replay in the directory first.
+
+    Raises ReplayError where the directory belongs to something else, RunRefused where it is in use, and
+    OSError.
+    """
     folder = planned.folder
     lock = folder.lock()
     lock.acquire()
     try:
-        held = read_replay(folder.root)
-        if held is None and folder.root.exists():
-            raise CannotReplay(f"{folder.root} is there and holds no replay: choose another --name")
+        existing = read_replay(folder.root)
+        if existing is None and folder.root.exists():
+            raise CannotReplay(f"{folder.root} exists and holds no replay: choose another --name")
         if fresh:
             folder.delete()
-        elif held is not None and held != planned.replay:
+        elif existing is not None and existing != planned.replay:
             raise CannotReplay(
-                f"{folder.root} holds a replay of steps {held.first_step} to {held.last_step} of {held.run}: "
+                f"{folder.root} holds a replay of steps {existing.first_step} to {existing.last_step} of "
+                f"{existing.run}: "
                 "choose another --name, or delete it with --fresh"
             )
         folder.make()
@@ -88,17 +98,17 @@ def make_folder(planned: Planned, fresh: bool) -> None:
 
 
 def figures_of(folder: RunFolder) -> dict[int, Mapping[str, Any]]:
-    """Of each step that was trained; empty before the first."""
+    """Return the metrics of each trained step by step number; empty before the first."""
     try:
         lines = folder.metrics.read_text().splitlines(keepends=True)
     except FileNotFoundError:
         return {}
-    # A line that is still being written has no end.
+    # The last line may still be incomplete: only complete lines end with a newline.
     return last_lines(json.loads(line) for line in lines if line.endswith("\n"))
 
 
 def threads_of(folder: RunFolder) -> int | None:
-    """Threads that the trainer's first rank computes with; None where nobody has said."""
+    """Return the compute threads of the trainer's rank 0; None if unknown."""
     try:
         settings = ProcessSettings.model_validate_json((folder.settings / "trainer-0.json").read_text())
     except (OSError, ValueError):
@@ -107,35 +117,37 @@ def threads_of(folder: RunFolder) -> int | None:
 
 
 def same_weights(planned: Planned) -> bool | None:
-    """Whether both results hold the same weights, byte by byte; None where the recorded run went further, or
-    has no result."""
-    mine, theirs = planned.folder.result, planned.recorded.result
+    """Compare the weights of both results byte by byte.
+
+    Returns None where the recorded run went further, or has no result.
+    """
+    replayed, theirs = planned.folder.result, planned.recorded.result
     names = {path.name for path in theirs.glob("*.safetensors")}
     if not names or max(figures_of(planned.recorded), default=0) != planned.replay.last_step:
         return None
-    if {path.name for path in mine.glob("*.safetensors")} != names:
+    if {path.name for path in replayed.glob("*.safetensors")} != names:
         return False
-    return all(filecmp.cmp(mine / name, theirs / name, shallow=False) for name in names)
+    return all(filecmp.cmp(replayed / name, theirs / name, shallow=False) for name in names)
 
 
 def _last(recorded: RunFolder, first: int, steps: int | None) -> int:
-    """Of the steps from `first`. Those without figures were not trained to their end."""
+    """Return the last step to replay. Steps without metrics were not trained completely."""
     batches = recorded.root / FOLDER
-    there = recorded_steps(batches)
-    if not there:
+    available = recorded_steps(batches)
+    if not available:
         raise CannotReplay(
             f"{recorded.root} was not recorded: set spec.checkpoint.recordBatches: true before it runs"
         )
     trained = figures_of(recorded)
-    newest = max((step for step in there if step in trained), default=0)
+    newest = max((step for step in available if step in trained), default=0)
     last = newest if steps is None else first + steps - 1
     if not first <= last <= newest:
-        wanted = f"step {first}" if steps is None else f"steps {first} to {last}"
+        range_text = f"step {first}" if steps is None else f"steps {first} to {last}"
         raise CannotReplay(
-            f"{wanted} cannot be replayed: steps 1 to {newest} of {recorded.root} were trained"
+            f"{range_text} cannot be replayed: steps 1 to {newest} of {recorded.root} were trained"
         )
     for step in range(first, last + 1):
-        if step not in there or not batch_path(batches, step).exists():
+        if step not in available or not batch_path(batches, step).exists():
             raise CannotReplay(f"step {step}: {batch_path(batches, step)} is missing")
         if step not in trained:
             raise CannotReplay(f"step {step} is missing in {recorded.metrics}")
@@ -144,11 +156,11 @@ def _last(recorded: RunFolder, first: int, steps: int | None) -> int:
 
 def _check_weights(recorded: RunFolder, first: int, last: int) -> None:
     if first > 1 and not list(recorded.commits.glob(f"step-{first - 1:08d}*")):
-        commits = sorted({int(path.name.split("-")[1]) for path in recorded.commits.glob("step-*")})
-        starts = ", ".join(str(step + 1) for step in (0, *commits) if step < last)
+        checkpoints = sorted({int(path.name.split("-")[1]) for path in recorded.commits.glob("step-*")})
+        starts = ", ".join(str(step + 1) for step in (0, *checkpoints) if step < last)
         raise CannotReplay(
-            f"--from-step {first}: there is no commit of step {first - 1} in {recorded.commits}; "
-            f"steps that can be begun with: {starts}"
+            f"--from-step {first}: there is no checkpoint of step {first - 1} in {recorded.commits}; "
+            f"possible first steps: {starts}"
         )
     try:
         models: dict[str, str] = json.loads((recorded.prepared / "models.json").read_text())
@@ -157,33 +169,33 @@ def _check_weights(recorded: RunFolder, first: int, last: int) -> None:
     for role in ("policy", "critic"):
         folder = recorded.prepared / models[role] if role in models else None
         if folder is not None and not folder.is_dir():
-            raise CannotReplay(f"the model of {role} has gone: {folder} was there when the run was prepared")
+            raise CannotReplay(f"the model of {role} is missing: {folder} existed when the run was prepared")
 
 
 def _check_override(text: str) -> None:
     try:
-        place = Override.parse(text).place
+        path = Override.parse(text).place
     except BadOverride as error:
         raise CannotReplay(f"--set {text}: {error}") from error
-    section = place[1] if place[0] == "spec" and len(place) > 1 else None
-    if section is None or section in _MADE_ALREADY or place[:3] == ("spec", "critic", "model"):
+    section = path[1] if path[0] == "spec" and len(path) > 1 else None
+    if section is None or section in _MADE_ALREADY or path[:3] == ("spec", "critic", "model"):
         raise CannotReplay(
-            f"--set {text}: the batches and the first weights are the recorded run's; what can be changed is "
+            f"--set {text}: the batches and the initial weights are the recorded run's; a replay can change "
             "how they are trained on: spec.algorithm, spec.trainer, spec.critic, spec.seed"
         )
 
 
 def _only_trained(job: AlignmentJob, name: str) -> AlignmentJob:
-    """The job without what a replay does not do."""
+    """Return the job without the parts that a replay does not execute."""
     document = job.model_dump(mode="json", by_alias=True)
     document["metadata"]["name"] = name
     spec = document["spec"]
     spec |= {"validation": None, "trackers": [], "suspend": False}
     spec["checkpoint"]["recordBatches"] = False
     if job.spec.algorithm.value.samples:
-        # A trainer whose processes also generate only trains here.
+        # A trainer colocated with rollout only trains in a replay.
         spec["rollout"] |= {"placement": "Own", "mismatchGate": {"mean": _ANY_GAP}}
     else:
-        # Of a validation that sampled.
+        # Rollout settings of a validation that sampled.
         del spec["rollout"]
     return AlignmentJob.model_validate(document)

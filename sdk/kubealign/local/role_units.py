@@ -1,4 +1,4 @@
-"""The role processes of a job as units of the supervisor."""
+"""Role processes of a job as units of the supervisor."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,7 +16,10 @@ REDIS = "redis"
 
 
 class RoleUnits:
-    """`surroundings` is asked for when a process starts: the servers have their addresses by then."""
+    """Builds supervisor units from role processes.
+
+    `environment` is called when a process starts: the servers have their addresses by then.
+    """
 
     def __init__(
         self,
@@ -31,8 +34,11 @@ class RoleUnits:
         self._addresses = addresses
 
     def of(self, started: Sequence[Process], processes: Sequence[Process]) -> Iterator[Unit]:
-        """What starts and restarts as one is one unit, in the order of the first of each. processes: all that
-        the job has."""
+        """Yield the units of the processes in `started`; processes that restart together form one unit.
+
+        Args:
+            processes: All processes of the job.
+        """
         for name in dict.fromkeys(process.unit for process in started):
             yield self._unit([process for process in started if process.unit == name], processes)
 
@@ -70,4 +76,4 @@ class RoleUnits:
 
 
 def _nothing() -> None:
-    """Ranks alone have somewhere to meet."""
+    """Do nothing: single ranks need no rendezvous address."""

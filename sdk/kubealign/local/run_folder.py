@@ -1,4 +1,4 @@
-"""The folder of one job's run: what lies where, and one runner at a time."""
+"""Run directory of one job: file layout, identity and shared memory."""
 
 import json
 import os
@@ -18,25 +18,28 @@ _MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Identity:
-    """What a run is known by for as long as its folder is there."""
+    """Identity of a run for the lifetime of its directory."""
 
     uid: str
     #: Seconds since the epoch.
     created_at: float
-    #: Grows with each change of what is asked of the job.
+    #: Incremented with each change of the job's spec.
     generation: int
 
 
 class RunFolder:
-    """RUNS/JOB. `job.json`, `status.json`, the lines of `history`, `metrics`, `samples` and `events`, and
-    these folders."""
+    """Run directory RUNS/JOB.
+
+    Holds `job.json`, `status.json`, the JSON lines of `history`, `metrics`, `samples` and `events`, and
+    the folders below.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.job = self.root / "job.json"
         self.status = self.root / "status.json"
         self.identity_file = self.root / "identity.json"
-        #: There while the job is to wait; see `suspend`.
+        #: Exists while the job is suspended; see `mark_suspended`.
         self.suspension = self.root / "suspended"
         self.metrics = self.root / "metrics.jsonl"
         self.samples = self.root / "samples.jsonl"
@@ -57,11 +60,11 @@ class RunFolder:
         return self.logs / f"{name}.log"
 
     def termination(self, name: str) -> Path:
-        """Where a process writes why a restart would not help."""
+        """Return the path of the file where a process reports a permanent failure."""
         return self.settings / f"{name}.termination"
 
     def make(self) -> None:
-        """Make the folders. Those with secrets are their owner's alone."""
+        """Create the folders. Folders with secrets are accessible to their owner only."""
         self.root.mkdir(parents=True, exist_ok=True)
         for folder in (self.logs, self.commits):
             folder.mkdir(exist_ok=True)
@@ -71,32 +74,34 @@ class RunFolder:
             self._write(Identity(str(uuid4()), time.time(), 1))
 
     def write_job(self, document: str) -> None:
-        """The job as JSON, whole at any moment."""
+        """Write the job as JSON, atomically."""
         _replace(self.job, document + "\n")
 
     def identify(self) -> Identity:
-        """A folder from before there were identities has one by its place on the disk."""
+        """Return the identity; a directory of an older release is identified by device and inode."""
         try:
-            held = json.loads(self.identity_file.read_bytes())
-            return Identity(str(held["uid"]), float(held["created_at"]), int(held["generation"]))
+            document = json.loads(self.identity_file.read_bytes())
+            return Identity(str(document["uid"]), float(document["created_at"]), int(document["generation"]))
         except (OSError, ValueError, KeyError, TypeError):
             there = self.root.stat()
             return Identity(f"{there.st_dev:08x}-{there.st_ino:016x}", there.st_ctime, 1)
 
     def change(self) -> None:
-        """What is asked of the job has changed: it is of another generation."""
+        """Increment the generation after a change of the job's spec."""
         identity = self.identify()
         self._write(replace(identity, generation=identity.generation + 1))
 
     def suspend(self, runner: int) -> None:
-        """The job is to wait; process `runner` was told so (0: none runs)."""
+        """Mark the job as suspended; process `runner` was asked to stop (0: none runs)."""
         _replace(self.suspension, f"{runner}\n")
 
     def lock(self) -> RunLock:
         return RunLock(self._lock, self.root)
 
     def delete(self) -> None:
-        """Everything of the run, its shared memory included. Refused where the folder is not a run's."""
+        """Delete the run, its shared memory included. Raises RunRefused where the folder is not a run
+        directory.
+        """
         if self.root.exists():
             if not self.job.exists() and any(self.root.iterdir()):
                 raise RunRefused(
@@ -109,11 +114,11 @@ class RunFolder:
         _replace(self.identity_file, json.dumps(asdict(identity)) + "\n")
 
     def claim_memory(self) -> Path:
-        """A fresh folder on a memory file system, for weights. One that a killed runner left is removed."""
+        """Create a folder on a memory file system for weights. One left by a killed runner is removed."""
         self.release_memory()
         parent = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
         folder = parent / f"kubealign-{self.root.name}-{token_hex(6)}"
-        # Written first: whatever happens next, the following run finds it.
+        # Recorded before the folder is created, so that the next run always finds and removes it.
         self._memory_record.write_text(str(folder))
         folder.mkdir(mode=0o700)
         return folder

@@ -1,4 +1,4 @@
-"""`kubealign run`: the jobs of a file on this machine, one after the other."""
+"""`kubealign run`: runs the jobs of a file on this machine, one after the other."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -32,11 +32,16 @@ async def run_jobs(
     preload: Callable[[Sequence[AlignmentJob]], Sequence[str]] = modules,
     beside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> int:
-    """The exit code of the command: 0, 1 when a job failed, 130 after Ctrl-C. `runs_dir` is absolute.
+    """Run the jobs and return the exit code: 0, 1 when a job failed, 130 after Ctrl-C.
 
-    `processes` says which a job has (None: what its folder says), `preload` what is imported ahead of them;
-    `beside` is open meanwhile.
-    Raises RunRefused before anything is started, and OSError where the folder cannot be written."""
+    Args:
+        runs_dir: Absolute path.
+        processes: Processes of a job (None: those of its run directory).
+        preload: Modules that the fork server imports for these jobs.
+        background: Context that is open during the runs.
+
+    Raises RunRefused before anything is started, and OSError where the run directory cannot be written.
+    """
     check_programs()
     interruption = Interruption()
     with _locked(jobs, runs_dir), interruption.by_signals():
@@ -44,7 +49,7 @@ async def run_jobs(
             for job in jobs:
                 folder_of(runs_dir, job.name).delete()
         for job in jobs:
-            # Whoever starts it wants it to wait no more.
+            # Starting a job explicitly ends its suspension.
             folder_of(runs_dir, job.name).suspension.unlink(missing_ok=True)
         return await run_locked(jobs, runs_dir, display, interruption, processes, preload, beside)
 
@@ -58,7 +63,7 @@ async def run_locked(
     preload: Callable[[Sequence[AlignmentJob]], Sequence[str]] = modules,
     beside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> int:
-    """`run_jobs` for whoever holds the locks of these jobs, and has called `check_programs`."""
+    """Run jobs as `run_jobs`; the caller holds their locks and has called `check_server_programs`."""
     admitted = [admit(job, folder_of(runs_dir, job.name)) for job in jobs]
     waiting = [entry for entry in admitted if not _finished(entry, display)]
     if not waiting:
@@ -87,7 +92,7 @@ async def run_locked(
 
 
 def check_programs() -> None:
-    """Raises RunRefused where a server that every job needs is not installed."""
+    """Raise RunRefused where a server that every job needs is not installed."""
     nats_program()
     redis_program()
 
@@ -100,10 +105,10 @@ def _finished(entry: Admitted, display: LinesDisplay) -> bool:
 
 @contextmanager
 def _locked(jobs: Sequence[AlignmentJob], runs_dir: Path) -> Iterator[None]:
-    """Nobody else runs any of these jobs in this folder meanwhile. Raises RunRefused."""
-    with ExitStack() as held:
+    """Hold the locks of all jobs while the context is open. Raises RunRefused."""
+    with ExitStack() as locks:
         for job in jobs:
             lock = folder_of(runs_dir, job.name).lock()
             lock.acquire()
-            held.callback(lock.release)
+            locks.callback(lock.release)
         yield

@@ -1,4 +1,4 @@
-"""One runner at a time for each run's folder."""
+"""File lock of a run directory: one runner at a time."""
 
 import fcntl
 import os
@@ -16,15 +16,15 @@ _LONGEST = 64
 
 @dataclass(frozen=True)
 class Holder:
-    """The runner that holds a lock. `pid` 0: it has only begun, and has not said who it is."""
+    """The runner that holds a lock. `pid` 0: it has just started and has not recorded its id."""
 
     pid: int
-    #: It runs this job and no other.
+    #: The runner runs this job and no other.
     alone: bool = False
 
 
 class RunLock:
-    """Held by one runner at a time; the kernel lets go of it when the runner ends, however it ends."""
+    """Lock held by one runner at a time; the kernel releases it when the runner ends, for whatever reason."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         self._path = path
@@ -32,13 +32,15 @@ class RunLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """For this process. Raises RunRefused, naming the process that has it."""
+        """Acquire the lock for this process. Raises RunRefused with the id of the current holder."""
         self.reserve()
         self.name(os.getpid())
 
     def reserve(self) -> None:
-        """For a process that is to be started with the lock's descriptor, and named afterwards. Raises
-        RunRefused."""
+        """Acquire the lock for a process that is to be started with its descriptor and recorded afterwards.
+
+        Raises RunRefused.
+        """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         for attempt in range(_ATTEMPTS):
@@ -46,7 +48,7 @@ class RunLock:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                # Whoever only asks who holds it has it for an instant.
+                # `read_holder` of another process takes the lock for an instant.
                 if attempt < _ATTEMPTS - 1:
                     time.sleep(_PAUSE_SECONDS)
         else:
@@ -61,23 +63,23 @@ class RunLock:
 
     @property
     def descriptor(self) -> int:
-        """Of the lock that is held."""
+        """File descriptor of the held lock."""
         assert self._descriptor is not None
         return self._descriptor
 
     def name(self, pid: int, *, alone: bool = False) -> None:
-        """Say which process has it."""
+        """Record the process that holds the lock."""
         os.pwrite(self.descriptor, f"{pid}{f' {_ALONE}' if alone else ''}\n".encode(), 0)
 
     def hand_over(self) -> None:
-        """Leave it to the process that was started with its descriptor."""
+        """Leave the lock to the process that was started with its descriptor."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def adopt(self, descriptor: int) -> None:
-        """Take over what the process that started this one has reserved for it alone."""
-        # What this process starts must not keep it.
+        """Take over the lock that the parent process has reserved for this process alone."""
+        # Child processes must not inherit the lock.
         os.set_inheritable(descriptor, False)
         self._descriptor = descriptor
         self.name(os.getpid(), alone=True)
@@ -89,7 +91,7 @@ class RunLock:
             self._descriptor = None
 
     def holder(self) -> Holder | None:
-        """Who has it, of all processes; None: nobody."""
+        """Return the process that holds the lock; None if it is free."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY)
         except FileNotFoundError:
@@ -99,7 +101,7 @@ class RunLock:
         except BlockingIOError:
             return _holder(descriptor)
         else:
-            # Not by closing alone: a process that is forked at this moment has the descriptor too.
+            # Unlock explicitly: a process forked at this moment holds the descriptor too.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             return None
         finally:

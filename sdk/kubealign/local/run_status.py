@@ -1,4 +1,4 @@
-"""What became of a run: status.json."""
+"""Status of a run: status.json."""
 
 import math
 import os
@@ -14,7 +14,9 @@ from kubealign.read_model import JobProgress, StepMetrics
 
 
 class Phase(StrEnum):
-    """RUNNING in the file of a runner that is gone: it was killed. STOPPED: by a signal, with work left."""
+    """Phase of a run. RUNNING in the file of a dead runner: it was killed. STOPPED: by a signal, with work
+    left.
+    """
 
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
@@ -23,23 +25,23 @@ class Phase(StrEnum):
 
 
 class RunStatus(BaseModel):
-    """One job's run. Times are seconds since the epoch."""
+    """Status of one job's run. Times are seconds since the epoch."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     phase: Phase
-    #: Why it failed or stopped, as a person would say it.
+    #: Cause of a failure or stop, in plain words.
     message: str = ""
-    #: The last step that was seen.
+    #: The last observed step.
     step: int = 0
     #: Process id of the runner.
     runner: int
-    #: When the first runner of the job started.
+    #: Start of the job's first runner.
     first_started_at: float | None = None
-    #: When the runner started, and ended.
+    #: Start and end of this runner.
     started_at: float
     ended_at: float | None = None
-    #: Time that the job has run, in seconds, over all runners that ended in good order.
+    #: Run time of the job in seconds, over all runners that ended in an orderly way.
     active_seconds: float = 0.0
     #: Metrics of the last step.
     metrics: dict[str, float] = {}
@@ -52,7 +54,7 @@ class RunStatus(BaseModel):
 
 @dataclass(frozen=True)
 class Seen:
-    """What the job last said of itself; None: nothing."""
+    """Last progress and metrics that the job reported; None: nothing."""
 
     progress: JobProgress | None = None
     metrics: StepMetrics | None = None
@@ -63,7 +65,7 @@ class Seen:
 
 
 def begun(before: RunStatus | None) -> RunStatus:
-    """The status of a run that this process starts now, after an earlier one of the same job."""
+    """Return the status of a run that this process starts now, after an earlier run of the same job."""
     now = time.time()
     first = now if before is None else before.first_started_at or before.started_at
     return RunStatus(
@@ -77,7 +79,7 @@ def begun(before: RunStatus | None) -> RunStatus:
 
 
 def ended(status: RunStatus, phase: Phase, message: str, last: Seen) -> RunStatus:
-    """The status of a run that ends now."""
+    """Return the status of a run that ends now."""
     now = time.time()
     values = last.metrics.values if last.metrics is not None else status.metrics
     return status.model_copy(
@@ -85,7 +87,7 @@ def ended(status: RunStatus, phase: Phase, message: str, last: Seen) -> RunStatu
             "phase": phase,
             "message": message,
             "step": last.step or status.step,
-            # JSON has no number for the others.
+            # JSON cannot represent NaN and infinities.
             "metrics": {name: value for name, value in values.items() if math.isfinite(value)},
             "ended_at": now,
             "active_seconds": status.active_seconds + now - status.started_at,
@@ -94,7 +96,7 @@ def ended(status: RunStatus, phase: Phase, message: str, last: Seen) -> RunStatu
 
 
 def read_status(path: Path) -> RunStatus | None:
-    """None where no run was started. Raises RunRefused for a file that is not a status."""
+    """Read the status; None where no run was started. Raises RunRefused for an invalid file."""
     try:
         return RunStatus.model_validate_json(path.read_text())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which workers to add or remove when an elastic group changes its size. Pure."""
+"""Selection of the workers to add or remove when an elastic group is scaled. Pure."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,10 @@ MOST_REPLICAS = 1024
 def scaled(
     job: AlignmentJob, processes: Sequence[Process], group: str, replicas: object
 ) -> tuple[list[Process], list[Process]]:
-    """The processes to add and those to remove, so that the group has `replicas` workers.
+    """Return the processes to add and those to remove, so that the group has `replicas` workers.
 
-    Newcomers take the lowest free numbers, those with the highest go. Raises RunRefused."""
+    New workers take the lowest free numbers; the highest numbers are removed. Raises RunRefused.
+    """
     elastic = {process.group for process in processes if process.elastic}
     if group == "rollout" and job.spec.rollout_with_trainer:
         raise RunRefused(
@@ -26,10 +27,14 @@ def scaled(
             f"{group!r} cannot be scaled; elastic groups of this job: {', '.join(sorted(elastic)) or 'none'}"
         )
     rollout = job.spec.effective_rollout
-    least = rollout.min_replicas if rollout is not None and group == "rollout" else 1
-    if not isinstance(replicas, int) or isinstance(replicas, bool) or not least <= replicas <= MOST_REPLICAS:
+    minimum = rollout.min_replicas if rollout is not None and group == "rollout" else 1
+    if (
+        not isinstance(replicas, int)
+        or isinstance(replicas, bool)
+        or not (minimum <= replicas <= MOST_REPLICAS)
+    ):
         raise RunRefused(
-            f"replicas of {group} is {replicas!r}: it must be a whole number from {least} to {MOST_REPLICAS}"
+            f"replicas of {group} is {replicas!r}: it must be an integer from {minimum} to {MOST_REPLICAS}"
         )
     taken = sorted({process.replica for process in processes if process.group == group})
     free = [number for number in range(replicas + len(taken)) if number not in taken]

@@ -1,4 +1,4 @@
-"""The job's own NATS and Redis servers as units of the supervisor."""
+"""NATS and Redis servers of a job as units of the supervisor."""
 
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -22,9 +22,10 @@ S = TypeVar("S", bound=Server)
 
 
 class KeptServer(Generic[S]):
-    """A server that keeps its port and store from when it has once been ready.
+    """A server that keeps its port and store once it has been ready.
 
-    Until then every start takes another port, as one that looked free may be taken the moment after."""
+    Before that, every start takes another port, as a port that looked free may have been taken since.
+    """
 
     def __init__(
         self, name: str, make: Callable[[int], S], ports: Ports, fork_server: ForkServer, folder: RunFolder

@@ -1,4 +1,4 @@
-"""What each process of a local run is told: addresses, credentials, folders."""
+"""Settings of the processes of a local run: addresses, credentials, folders."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from kubealign.spec.job import AlignmentJob
 
 
 class Addresses:
-    """host:port of everything that listens. A process keeps its ports for as long as the run lasts."""
+    """host:port of everything that listens. A process keeps its ports for the whole run."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -28,11 +28,11 @@ class Addresses:
         return None if process.one_shot else self._address(f"metrics/{process.name}")
 
     def group(self, group: str) -> str:
-        """Where the group's first process serves."""
+        """Return the address of the group's first process."""
         return self._address(f"listen/{group}-0")
 
     def meet_anew(self, unit: str) -> None:
-        """Ranks that start again meet elsewhere, undisturbed by the old ones' connections."""
+        """Assign a new rendezvous port, so that restarted ranks are not disturbed by old connections."""
         self._rendezvous[unit] = f"{LOOPBACK}:{self._ports.take()}"
 
     def rendezvous(self, process: Process) -> str | None:
@@ -46,7 +46,7 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What all processes of a job have in common."""
+    """Settings that all processes of a job share."""
 
     job: AlignmentJob
     folder: RunFolder
@@ -60,7 +60,7 @@ class Surroundings:
 def settings_of(
     process: Process, processes: Sequence[Process], surroundings: Surroundings, addresses: Addresses
 ) -> ProcessSettings:
-    """Everything that one process is told."""
+    """Return the settings of one process."""
     return ProcessSettings(
         name=process.name,
         role=process.role,
@@ -86,7 +86,7 @@ def settings_of(
 
 
 def write_settings(settings: ProcessSettings, folder: Path) -> Path:
-    """The file, which holds secrets: its owner's alone."""
+    """Write the settings file, which holds secrets, readable by its owner only."""
     path = folder / f"{settings.name}.json"
     draft = path.with_name(f".{path.name}")
     draft.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What the display knows of a running job at one moment."""
+"""Progress of a running job as the display shows it."""
 
 from collections import deque
 from collections.abc import Callable
@@ -13,14 +13,14 @@ _RECENT_STEPS = 20
 
 @dataclass
 class Snapshot:
-    """Filled by `refresh`; drawn by whoever shows it."""
+    """Display state, updated by `refresh`."""
 
     job: str
     max_steps: int
     started_at: float
     progress: JobProgress = field(default_factory=JobProgress)
     recent: deque[StepMetrics] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
-    #: The newest of each val/ figure.
+    #: The latest value of each val/ metric.
     validation: dict[str, float] = field(default_factory=dict)
     sample: Sample | None = None
     processes: list[ProcessView] = field(default_factory=list)
@@ -33,21 +33,23 @@ class Snapshot:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """By the mean time of the last steps; None as long as there is none."""
+        """Estimate from the mean time of the recent steps; None without any."""
         times = [m.values["seconds/step"] for m in self.recent if m.values.get("seconds/step")]
         if not times or self.step >= self.max_steps:
             return None
         return (self.max_steps - self.step) * sum(times) / len(times)
 
     async def start_after_what_is_there(self, reader: ReadModel) -> None:
-        """Steps of an earlier run of the job are not shown again."""
+        """Skip the steps of an earlier run of the job."""
         newest = await reader.newest_metrics()
         self._seen = newest.entry if newest is not None else BEGINNING
 
     async def refresh(
         self, reader: ReadModel, processes: Callable[[], list[ProcessView]]
     ) -> list[StepMetrics]:
-        """Read all again; the steps that are new. When Redis is away, what is known stays."""
+        """Read the current state and return the new steps. While Redis is unavailable, the previous state
+        stays.
+        """
         self.processes = processes()
         try:
             if self._seen is None:
@@ -63,7 +65,7 @@ class Snapshot:
         for metrics in new:
             self._seen = metrics.entry
             self.validation |= {n: v for n, v in metrics.values.items() if n.startswith("val/")}
-            # What is measured beside a step is no step.
+            # An entry with validation metrics only is not a training step.
             if any(not name.startswith("val/") for name in metrics.values):
                 self.recent.append(metrics)
         return new

@@ -1,4 +1,4 @@
-"""What of a job may change between two runs of it."""
+"""Differences between the specs of two runs of a job, and the ones that are allowed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +12,12 @@ from kubealign.spec.job import AlignmentJob
 
 
 def document(job: AlignmentJob) -> dict[str, Any]:
-    """The job as it would be written, with every default."""
+    """Return the job as a JSON-compatible document with every default filled in."""
     return job.model_dump(mode="json", by_alias=True)
 
 
 def read_job(path: Path) -> AlignmentJob | None:
-    """The job of an earlier run; None where there was none. Raises RunRefused for what is no job."""
+    """Read the job of an earlier run; None where there was none. Raises RunRefused for an invalid file."""
     try:
         return AlignmentJob.model_validate_json(path.read_text())
     except FileNotFoundError:
@@ -29,7 +29,9 @@ def read_job(path: Path) -> AlignmentJob | None:
 
 
 def changes(before: AlignmentJob, after: AlignmentJob) -> list[str]:
-    """The fields that differ and must not, as `spec.seed (1, now 2)`. Empty: the run may go on."""
+    """Return the fields that differ and must not, such as `spec.seed (1, now 2)`. Empty: the run may
+    continue.
+    """
     return [
         f"{path} ({_short(old)}, now {_short(new)})"
         for path, old, new in _differences(document(before), document(after), "")

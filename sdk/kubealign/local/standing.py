@@ -1,4 +1,4 @@
-"""What a run's folder says of where its job stands. Reading is apart from judging, which is pure."""
+"""Phase of a local job, derived from its run directory. The decision is pure."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,11 @@ _LOOKS = 5
 
 @dataclass(frozen=True)
 class Facts:
-    """`status` None: no runner has begun with it. `told`: the runner that was told to stop so that the job
-    waits, 0 where none ran; None: nobody wants it to wait."""
+    """Facts read from a run directory.
+
+    `status` None: no runner has started. `stop_requested_pid`: the runner that was asked to stop for a
+    suspension, 0 where none ran; None: no suspension is requested.
+    """
 
     status: RunStatus | None = None
     holder: Holder | None = None
@@ -23,26 +26,26 @@ class Facts:
 
 @dataclass(frozen=True)
 class Standing:
-    """The phase, and why it is that, in a sentence."""
+    """A job phase with its reason in a sentence."""
 
     phase: JobPhase
     message: str = ""
 
 
 def read_facts(folder: RunFolder) -> Facts:
-    """Raises RunRefused for a status that cannot be read."""
+    """Read the facts of a run. Raises RunRefused for an invalid status."""
     status = read_status(folder.status)
     for _ in range(_LOOKS):
         holder = folder.lock().holder()
         before, status = status, read_status(folder.status)
-        # A runner that began or ended in between is not taken for one that was killed.
+        # Retried, so that a runner that started or ended in between does not count as killed.
         if status == before:
             break
     return Facts(status, holder, read_told(folder.suspension))
 
 
 def read_told(suspension: Path) -> int | None:
-    """`Facts.told`."""
+    """Read `RunFacts.stop_requested_pid`."""
     try:
         text = suspension.read_text().strip()
     except FileNotFoundError:
@@ -51,7 +54,9 @@ def read_told(suspension: Path) -> int | None:
 
 
 def standing(facts: Facts) -> Standing:
-    """A runner that holds the lock and has not written the status is about to start the job, or waits."""
+    """Derive the phase. A runner that holds the lock without a status of its own is about to start the job,
+    or waits.
+    """
     status, holder = facts.status, facts.holder
     if status is not None and status.phase is Phase.SUCCEEDED:
         return Standing(JobPhase.SUCCEEDED)
@@ -63,20 +68,21 @@ def standing(facts: Facts) -> Standing:
         return Standing(JobPhase.FAILED, status.message)
     if status.phase is Phase.STOPPED:
         return Standing(
-            JobPhase.SUSPENDED, f"{status.message.partition(';')[0]}; resume it to go on from there"
+            JobPhase.SUSPENDED, f"{status.message.partition(';')[0]}; resume it to continue from there"
         )
     assert status.phase is Phase.RUNNING
     if holder is None:
         return Standing(
             JobPhase.SUSPENDED,
-            f"its runner (process {status.runner}) was killed; resume it to go on from the last commit",
+            f"its runner (process {status.runner}) was killed; "
+            "resume it to continue from the last checkpoint",
         )
     if facts.told == holder.pid:
-        return Standing(JobPhase.SUSPENDING, "the driver finishes and commits")
+        return Standing(JobPhase.SUSPENDING, "the driver finishes and writes a checkpoint")
     return Standing(JobPhase.RUNNING)
 
 
 def _not_begun(facts: Facts) -> str:
     if facts.told is not None:
-        return "suspended before it began; resume it to start it"
-    return "its runner ended before it began, logs/runner.log says why; resume it to try again"
+        return "suspended before it started; resume it to start it"
+    return "its runner ended before the job started, see logs/runner.log; resume it to try again"

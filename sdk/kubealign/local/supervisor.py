@@ -1,7 +1,8 @@
-"""Keeps the processes of one job running, as a kubelet would: order, readiness, restarts, the end.
+"""Supervisor of a job's processes, similar to a kubelet: start order, readiness, restarts, termination.
 
-It knows nothing of what the processes do. A unit is what starts and restarts as one: the ranks of a group, or
-a single elastic worker.
+Independent of the work that the processes do. A unit is a set of processes that start and restart
+together:
+the ranks of a group, or a single elastic worker.
 """
 
 import asyncio
@@ -19,12 +20,12 @@ from kubealign.local.fork_server import Child
 from kubealign.local.log_tail import log_tail
 from kubealign.process import Exit
 
-#: A process that does not serve by then never will: a large model is loaded well within it.
+#: Readiness timeout: a large model loads well within it.
 READY_SECONDS = 300.0
 
 
 class State(StrEnum):
-    """Of a unit. READY: it serves; of a one-shot, FINISHED takes its place."""
+    """State of a unit. READY: it serves; a one-shot unit goes to FINISHED instead."""
 
     WAITING = "Waiting"
     STARTING = "Starting"
@@ -40,17 +41,17 @@ class Member:
 
     name: str
     start: Callable[[], Awaitable[Child]]
-    #: Returns when it serves; None: it is ready as soon as it runs.
+    #: Returns when the process serves; None: it is ready as soon as it runs.
     ready: Callable[[], Awaitable[None]] | None = None
-    #: What `ready` waits for, in words.
+    #: Description of the readiness condition for messages.
     waits_for: str = ""
-    #: Where it writes why a restart would not help.
+    #: File for the cause of a permanent failure.
     termination: Path | None = None
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What starts and restarts as one."""
+    """Processes that start and restart together."""
 
     name: str
     group: str
@@ -58,7 +59,7 @@ class Unit:
     #: Groups of which every unit must have been ready (a one-shot: finished) before this one starts.
     after: tuple[str, ...] = ()
     one_shot: bool = False
-    #: The job has succeeded when this one ends with code 0.
+    #: The job has succeeded when this unit exits with code 0.
     ends_job: bool = False
     #: Called before each start.
     prepare: Callable[[], None] = lambda: None
@@ -72,9 +73,9 @@ class ProcessView:
     state: State
     restarts: int
     pid: int | None
-    #: When it was started, in seconds since the epoch; None: it does not run.
+    #: Start time in seconds since the epoch; None: it does not run.
     started_at: float | None = None
-    #: What it waits for, or why it is started again.
+    #: Pending dependencies, or the reason of the restart.
     message: str = ""
 
 
@@ -84,7 +85,7 @@ class _Tended:
     state: State = State.WAITING
     restarts: int = 0
     stopping: bool = False
-    #: Why it is started again.
+    #: Reason of the restart.
     cause: str = ""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     children: dict[str, Child] = field(default_factory=dict)
@@ -96,7 +97,10 @@ class _Tended:
 
 
 class Supervisor:
-    """`max_restarts` is for all units together. `announce` is told of every restart."""
+    """Supervisor of all units of a job.
+
+    `max_restarts` applies to all units together. `on_restart` is called with a message for every restart.
+    """
 
     def __init__(
         self,
@@ -115,7 +119,7 @@ class Supervisor:
         self._verdict: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def add(self, unit: Unit) -> None:
-        """Start it once what it comes after is ready."""
+        """Add a unit; it starts once the groups that it depends on are ready."""
         tended = _Tended(unit)
         self._tended[unit.name] = tended
         tended.task = asyncio.get_running_loop().create_task(self._tend(tended), name=unit.name)
@@ -125,7 +129,7 @@ class Supervisor:
         return name in self._tended
 
     async def ready(self, group: str) -> None:
-        """Return when every unit of the group has been ready once."""
+        """Wait until every unit of the group has been ready once."""
         units = [tended for tended in self._tended.values() if tended.unit.group == group]
         if not units:
             raise RunFailed(f"there is no process group {group!r} to wait for")
@@ -133,16 +137,16 @@ class Supervisor:
             await tended.ready.wait()
 
     async def verdict(self) -> None:
-        """Return when the job has succeeded. Raises RunFailed when it cannot go on."""
+        """Wait until the job has succeeded. Raises RunFailed when it cannot continue."""
         await asyncio.shield(self._verdict)
 
     @property
     def decided(self) -> bool:
-        """Whether `verdict` would answer at once."""
+        """True if `wait_for_result` would return at once."""
         return self._verdict.done()
 
     async def stop(self, name: str, grace: float, hurry: asyncio.Event) -> None:
-        """End a unit in good order and do not start it again. The others are kept running meanwhile."""
+        """Stop a unit in an orderly way and do not restart it. The other units keep running."""
         tended = self._tended[name]
         tended.stopping = True
         assert tended.task is not None
@@ -161,20 +165,20 @@ class Supervisor:
         del self._tended[name]
 
     async def end(self, names: Sequence[str], grace: float, hurry: asyncio.Event) -> None:
-        """End these units, all at the same time, and start nothing of them again."""
-        chosen = [self._tended[name] for name in names if name in self._tended]
-        for tended in chosen:
+        """Terminate these units at the same time and restart none of them."""
+        units = [self._tended[name] for name in names if name in self._tended]
+        for tended in units:
             tended.stopping = True
             if tended.task is not None:
                 tended.task.cancel()
-        await asyncio.gather(*(t.task for t in chosen if t.task is not None), return_exceptions=True)
-        # A process that was just being started is there a moment later.
+        await asyncio.gather(*(t.task for t in units if t.task is not None), return_exceptions=True)
+        # Wait for starts in progress, whose processes appear a moment later.
         await asyncio.gather(*self._starting, return_exceptions=True)
-        children = [child for tended in chosen for child in tended.living]
+        children = [child for tended in units for child in tended.living]
         late = await end(children, grace, hurry)
         if late and not hurry.is_set():
             self._announce(f"{', '.join(late)} did not end within {grace:g} s and was killed")
-        for tended in chosen:
+        for tended in units:
             tended.state = State.STOPPED
 
     def names(self) -> list[str]:
@@ -192,8 +196,8 @@ class Supervisor:
 
     def _message(self, tended: _Tended) -> str:
         if tended.state is State.WAITING:
-            late = {other.unit.group for other in self._tended.values() if not other.ready.is_set()}
-            unready = [group for group in tended.unit.after if group in late]
+            unready_groups = {other.unit.group for other in self._tended.values() if not other.ready.is_set()}
+            unready = [group for group in tended.unit.after if group in unready_groups]
             return f"waits for {', '.join(unready)}" if unready else ""
         return tended.cause if tended.state is State.RESTARTING else ""
 
@@ -205,8 +209,8 @@ class Supervisor:
         while True:
             tended.state = State.STARTING
             await self._start(tended)
-            ended, healthy_seconds = await self._watch(tended)
-            code = await ended.wait()
+            exited, healthy_seconds = await self._watch(tended)
+            code = await exited.wait()
             if code == Exit.DONE and unit.one_shot:
                 tended.state = State.FINISHED
                 tended.ready.set()
@@ -221,15 +225,15 @@ class Supervisor:
             if tended.stopping:
                 return
             if self._restarts >= self._max_restarts:
-                raise RunFailed(crash_message(ended, code, self._max_restarts))
+                raise RunFailed(crash_message(exited, code, self._max_restarts))
             self._restarts += 1
             tended.restarts += 1
             tended.state = State.RESTARTING
             delay = backoff.after(healthy_seconds)
-            tended.cause = f"{ended.name} {how_it_ended(code)}; it is started again in {delay:g} s"
+            tended.cause = f"{exited.name} {how_it_ended(code)}; it is started again in {delay:g} s"
             self._announce(
-                f"{ended.name} {how_it_ended(code)}; starting {unit.name} again in {delay:g} s "
-                f"(restart {self._restarts} of {self._max_restarts}; log: {ended.log})"
+                f"{exited.name} {how_it_ended(code)}; starting {unit.name} again in {delay:g} s "
+                f"(restart {self._restarts} of {self._max_restarts}; log: {exited.log})"
             )
             await asyncio.sleep(delay)
 
@@ -240,7 +244,7 @@ class Supervisor:
             starting = asyncio.get_running_loop().create_task(self._launch(tended, member))
             self._starting.add(starting)
             starting.add_done_callback(self._starting.discard)
-            # A start cannot be called back: if this task is cancelled, the process must still become known.
+            # A start cannot be undone: if this task is cancelled, the process must still be recorded.
             await asyncio.shield(starting)
 
     async def _launch(self, tended: _Tended, member: Member) -> None:
@@ -249,7 +253,10 @@ class Supervisor:
         tended.children[member.name] = await member.start()
 
     async def _watch(self, tended: _Tended) -> tuple[Child, float]:
-        """The first process of the unit to end, and how long the unit had been healthy, in seconds."""
+        """Wait for the first exit in the unit.
+
+        Returns the process that ended and the seconds for which the unit had been healthy.
+        """
         exits = {asyncio.ensure_future(child.wait()): child for child in tended.children.values()}
         waiting: set[asyncio.Future[int] | asyncio.Future[None]] = {*exits}
         readiness: asyncio.Future[None] | None = None
@@ -289,7 +296,7 @@ class Supervisor:
         tended.ready.set()
 
     async def _refuse_permanent(self, tended: _Tended) -> None:
-        """Raises RunFailed when one of the unit's ended processes says that a restart is no use."""
+        """Raise RunFailed when an ended process of the unit reports a permanent failure."""
         for member in tended.unit.members:
             child = tended.children[member.name]
             code = await child.wait()
@@ -297,8 +304,8 @@ class Supervisor:
                 raise RunFailed(permanent_message(child, member.termination))
 
     def _judge(self, task: asyncio.Task[None]) -> None:
-        """A unit that cannot be kept running fails the job."""
+        """Fail the job when a unit cannot be kept running."""
         if not task.cancelled() and task.exception() is not None and not self._verdict.done():
             self._verdict.set_exception(task.exception())  # type: ignore[arg-type]
-            # Retrieved here too, in case nobody asks any more.
+            # Mark the exception as retrieved, in case nobody waits for the result any more.
             self._verdict.exception()

@@ -1,4 +1,4 @@
-"""How the machine's cores are shared among the processes of a job."""
+"""Division of the machine's cores among the processes of a job."""
 
 import os
 from collections import Counter
@@ -9,16 +9,18 @@ from kubealign.process import Role
 from kubealign.roles import Process, roles
 from kubealign.spec.job import AlignmentJob
 
-# Trainer and critic take their steps at the same time; rollout and scorers while samples come in, or before.
+# Trainer and critic step at the same time; rollout and scorers compute during or before sampling.
 _TRAINING = frozenset({Role.TRAINER, Role.CRITIC})
 _SAMPLING = frozenset({Role.ROLLOUT, Role.REWARD, Role.REFERENCE, Role.TEACHER})
 
 
 def threads(process: Process, processes: Sequence[Process], cores: int | None = None) -> int:
-    """Threads of computation for this process: its share of the cores among those that compute when it does,
-    and no more than OMP_NUM_THREADS, where that is set.
+    """Return the number of compute threads for this process.
 
-    Rollout workers share among themselves alone: generating is most of that phase, scorers fill its gaps."""
+    The share of the cores among the processes that compute at the same time, bounded by OMP_NUM_THREADS
+    where set. Rollout workers share among themselves only: generation dominates that phase, scorers fill
+    its gaps.
+    """
     cores = cores or available_cores()
     count = Counter(other.role for other in processes if not other.one_shot)
     if process.role in _TRAINING:
@@ -33,15 +35,19 @@ def threads(process: Process, processes: Sequence[Process], cores: int | None = 
 
 
 def _most() -> int | None:
-    """Threads that the user allows a process; None: nothing is said. Of a list, one number for each level of
-    nesting, the first."""
+    """Return the user's limit of threads per process; None if unset. Of a list with one number per nesting
+    level, the first.
+    """
     outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(outermost) if outermost.isdecimal() else None
 
 
 def take_turns(job: AlignmentJob) -> bool:
-    """Whether the job's processes never compute at the same time with more threads than there are cores: they
-    do where samples are made while the trainer learns, and where models score them meanwhile."""
+    """Return whether the job's processes never compute at the same time with more threads than there are
+    cores.
+
+    They do overlap where samples are generated while the trainer learns, or while models score them.
+    """
     spec = job.spec
     models = any(reward.models for reward in spec.rewards)
     scorers = any(process.role in (Role.REFERENCE, Role.TEACHER) for process in roles(job))
@@ -49,9 +55,11 @@ def take_turns(job: AlignmentJob) -> bool:
 
 
 def yields(process: Process, processes: Sequence[Process], job: AlignmentJob) -> bool:
-    """Whether a process has what the rollout workers leave of the cores. A response's tokens come one after
-    another, and a step waits for the longest; what is computed of those that are finished can wait. In an
-    asynchronous job both are as urgent."""
+    """Return whether a process runs at a lower CPU priority than the rollout workers.
+
+    Tokens of a response are generated one after another and a step waits for the longest response;
+    computation on finished responses can wait. In an asynchronous job both are equally urgent.
+    """
     sampled = any(other.role is Role.ROLLOUT for other in processes)
-    others = process.role in _TRAINING | _SAMPLING and process.role is not Role.ROLLOUT
-    return sampled and others and not job.spec.asynchronous and not take_turns(job)
+    is_other_compute = process.role in _TRAINING | _SAMPLING and process.role is not Role.ROLLOUT
+    return sampled and is_other_compute and not job.spec.asynchronous and not take_turns(job)

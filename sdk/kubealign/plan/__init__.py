@@ -1,2 +1,4 @@
-"""What a job needs, on paper: memory by process and part, bytes on the wires, and whether it fits. Pure
-arithmetic: neither torch nor transformers is imported."""
+"""Resource plans of jobs: memory by process and part, network traffic, and whether the job fits the machine.
+
+Pure arithmetic: neither torch nor transformers is imported.
+"""

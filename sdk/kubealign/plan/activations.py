@@ -1,8 +1,9 @@
-"""What a forward pass keeps for the backward pass, in bytes a token of one layer.
+"""Activation memory: bytes per token and layer that the forward pass saves for the backward pass.
 
-`korthikanti` is the formula of "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti
-et al. 2022, table 2), for its GPT: bf16, a GELU MLP of four times the width, dropout. What is trained here
-has none of that, and attention that keeps no scores, so `LayerCost` counts its tensors one by one.
+`korthikanti_activation_bytes` is the formula of "Reducing Activation Recomputation in Large Transformer
+Models" (Korthikanti et al. 2022, table 2), for its GPT: bf16, a GELU MLP of four times the width, dropout.
+The models trained here have none of these, and their attention saves no score matrix, so
+`LayerActivations` counts the tensors one by one.
 """
 
 from dataclasses import dataclass
@@ -15,9 +16,12 @@ from kubealign.spec.precision import Precision
 def korthikanti(
     hidden: int, heads: int, sequence: int, tensor: int, sequence_parallel: bool, recompute: Recompute
 ) -> float:
-    """Bytes a token of one layer: with t = tensor, s = sequence, a = heads, h = hidden,
-    h (10 + 24/t + 5as/(ht)); with sequence parallelism h (34 + 5as/h)/t; without the attention's core the
-    last term falls away; where layers are computed again 2h (over t with sequence parallelism)."""
+    """Return bytes per token of one layer.
+
+    With t = tensor, s = sequence, a = heads, h = hidden: h (10 + 24/t + 5as/(ht)); with sequence
+    parallelism h (34 + 5as/h)/t. Recomputing the attention's core removes the last term; recomputing whole
+    layers leaves 2h (divided by t with sequence parallelism).
+    """
     if recompute is Recompute.LAYERS:
         return 2 * hidden / (tensor if sequence_parallel else 1)
     scores = 0.0 if recompute is Recompute.ATTENTION else 5 * heads * sequence / tensor
@@ -27,9 +31,15 @@ def korthikanti(
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Bytes a token. shared: what tensor ranks repeat (sequence-parallel ones divide it); split: what they
-    divide; core: of split, what is saved where the attention's core is computed again from its inputs.
-    entry: the layer's input alone. working: what its backward pass has in hand besides."""
+    """Activation bytes per token of one layer.
+
+    Attributes:
+        shared: Tensors replicated on tensor-parallel ranks; divided with sequence parallelism.
+        split: Tensors divided over tensor-parallel ranks.
+        core: Part of `split` that is saved if the attention's core is recomputed from its inputs.
+        entry: The layer's input.
+        working: Additional tensors during the layer's backward pass.
+    """
 
     shared: float
     split: float
@@ -38,7 +48,7 @@ class LayerCost:
     working: float
 
     def kept(self, tensor: int, sequence_parallel: bool, recompute: Recompute) -> float:
-        """Bytes a token that stay until the backward pass, on one of `tensor` ranks."""
+        """Return bytes per token saved until the backward pass, on one of `tensor` ranks."""
         common = tensor if sequence_parallel else 1
         if recompute is Recompute.LAYERS:
             return self.entry / common
@@ -47,23 +57,26 @@ class LayerCost:
 
 
 def layer_cost(shape: ModelShape, layer: int, precision: Precision, lean: bool = False) -> LayerCost:
-    """Of one layer, from the tensors that autograd holds. lean: the torch backend's in fp32, which computes
-    again what is cheap: of a norm the division, of a gated MLP activation and product.
+    """Return the activation bytes of one layer, from the tensors that autograd saves.
 
-    A norm keeps its input, the input divided by its root mean square, and the result; in bf16 the first in
-    fp32. Attention keeps queries, keys and values, both repeated to the number of queries' heads, its result
-    (which the next layer's input is a copy of) and its normalisers in fp32. A gated MLP keeps both
-    projections, the activation and the product; another one two.
+    A norm saves its input, the input divided by its root mean square, and the result; in bf16 the first in
+    fp32. Attention saves queries, keys and values, the latter two repeated to the number of query heads,
+    its result (of which the next layer's input is a copy) and its normalisers in fp32. A gated MLP saves
+    both projections, the activation and the product; an ungated MLP saves two tensors.
+
+    Args:
+        fused: The torch backend's fused layers in fp32, which recompute the division of a norm, and the
+            activation and product of a gated MLP.
     """
     size = 2 if precision is Precision.BFLOAT16 else 4
-    kept_in_norm = 4 + size * (1 if lean else 2)
+    norm_bytes = 4 + size * (1 if lean else 2)
     queries, keys = shape.query_width, shape.key_width
     inside = size * (3 * queries + queries) + 4 * shape.heads
     core = inside - size * (queries + 2 * keys)
-    attention = inside + size * queries + kept_in_norm * (queries + keys) * shape.head_norms
-    shared, factor = 2 * kept_in_norm * shape.hidden, 4 if shape.gated and not lean else 2
+    attention = inside + size * queries + norm_bytes * (queries + keys) * shape.head_norms
+    shared, factor = 2 * norm_bytes * shape.hidden, 4 if shape.gated and not lean else 2
     if shape.is_sparse(layer):
-        # Each token visits several experts; its way in and out of them is copied too.
+        # Each token visits several experts; dispatch and combine copy the token's state as well.
         active = shape.experts_per_token
         mlp = size * active * (4 * shape.expert_intermediate + 2 * shape.hidden)
         shared += 4 * 2 * shape.experts
@@ -75,8 +88,9 @@ def layer_cost(shape: ModelShape, layer: int, precision: Precision, lean: bool =
 
 
 def ends(shape: ModelShape, precision: Precision, has_head: bool) -> float:
-    """Bytes a token outside the layers of the last stage: the final norm, and of the head the states that it
-    reads and their gradient."""
+    """Return bytes per token outside the layers of the last stage: the final norm, and the head's input and
+    its gradient.
+    """
     size = 2 if precision is Precision.BFLOAT16 else 4
     norm = (4 + size) * shape.hidden
     return norm + 2 * size * shape.hidden if has_head else norm + 2 * 4 * shape.hidden

@@ -1,4 +1,4 @@
-"""Bytes and bandwidths as people write them."""
+"""Parsing and formatting of byte amounts and bandwidths."""
 
 import re
 
@@ -15,15 +15,19 @@ _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?(?:/s)?\s*", re.IGNOREC
 
 
 def parsed(text: str, what: str) -> int:
-    """80GiB, 80Gi, 50GB/s or 1000 -> bytes (a second). Raises PlanError, which says `what` it was."""
-    found = _AMOUNT.fullmatch(text)
-    if found is None or found[2].lower() not in _UNITS or float(found[1]) <= 0:
+    """Parse 80GiB, 80Gi, 50GB/s or 1000 into bytes (per second).
+
+    Raises:
+        PlanError: Not an amount; the message begins with `label`.
+    """
+    match = _AMOUNT.fullmatch(text)
+    if match is None or match[2].lower() not in _UNITS or float(match[1]) <= 0:
         raise PlanError(f"{what} is {text!r}; it must be an amount above 0 such as 80GiB, 40Gi or 50GB/s")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def shown(count: float) -> str:
-    """Bytes for people, in binary units with three digits."""
+    """Format bytes in binary units with three digits."""
     for unit, size in (("TiB", 2**40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if count >= size:
             number = count / size

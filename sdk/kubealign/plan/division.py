@@ -1,4 +1,4 @@
-"""How a trainer's ranks divide a model: from the spec, without a process."""
+"""Parallel layout of a trainer's ranks, computed from the spec."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,12 @@ from kubealign.spec.training import Trainer
 
 @dataclass(frozen=True)
 class Division:
-    """Ranks by what they share: matrices (tensor), layers (pipeline), tokens (context), experts, sequences
-    (data). sharded: data ranks share every weight (FSDP2). tensor x pipeline x context x data = ranks."""
+    """Sizes of the parallel dimensions of a trainer.
+
+    Ranks share matrices (tensor), layers (pipeline), tokens (context), experts (expert) or sequences
+    (data); tensor x pipeline x context x data = ranks. sharded: data-parallel ranks shard all weights
+    (FSDP2).
+    """
 
     tensor: int = 1
     pipeline: int = 1
@@ -32,7 +36,9 @@ class Division:
 
 
 def division_of(trainer: Trainer) -> Division:
-    """The torch backend shards over all ranks; megatron's are what the spec says, and the rest is data."""
+    """Return the layout: the torch backend shards over all ranks; megatron's sizes are in the spec, and the
+    rest is data parallelism.
+    """
     megatron = trainer.backend.megatron
     if megatron is None:
         return Division(data=trainer.ranks, sharded=True)
@@ -47,8 +53,13 @@ def division_of(trainer: Trainer) -> Division:
 
 @dataclass(frozen=True)
 class Stage:
-    """What one pipeline stage holds of a model, as counts of one rank's weights. dense: of what data ranks
-    repeat; experts: its share of the experts. layers: of the whole model's, which the stage computes."""
+    """Weight counts of one rank in one pipeline stage.
+
+    Attributes:
+        layers: Indices of the stage's layers in the model.
+        dense: Weights replicated on data-parallel ranks.
+        experts: Weights of the rank's experts.
+    """
 
     index: int
     layers: range
@@ -58,13 +69,22 @@ class Stage:
 
     @property
     def weights(self) -> int:
+        """All weights of the rank."""
         return self.dense + self.experts
 
 
 def stages(shape: ModelShape, division: Division, has_vocabulary: bool = True) -> list[Stage]:
-    """Each stage's share, in order; one stage where there is no pipeline. Matrices are divided by `tensor`,
-    norms and routers are repeated, experts are divided by `expert` too. has_vocabulary: False for a trunk
-    with a scalar head. Raises PlanError where layers, heads or experts cannot be divided."""
+    """Return the weight counts of each stage in order; one stage without pipeline parallelism.
+
+    Matrices are divided by `tensor`, norms and routers are replicated, and experts are also divided by
+    `expert`.
+
+    Args:
+        has_vocabulary: False for a trunk with a scalar head.
+
+    Raises:
+        PlanError: Layers, heads or experts cannot be divided.
+    """
     _check(shape, division)
     return [_stage(shape, division, index, has_vocabulary) for index in range(division.pipeline)]
 
@@ -72,11 +92,11 @@ def stages(shape: ModelShape, division: Division, has_vocabulary: bool = True) -
 def _stage(shape: ModelShape, division: Division, index: int, has_vocabulary: bool) -> Stage:
     count = shape.layers // division.pipeline
     first, last = index == 0, index == division.pipeline - 1
-    held = range(index * count, (index + 1) * count)
-    repeated = sum(2 * parameters.norm(shape) + 2 * shape.head_width * shape.head_norms for _ in held)
-    repeated += sum(shape.experts * shape.hidden for i in held if shape.is_sparse(i))
-    experts = sum(shape.experts * parameters.expert(shape) for i in held if shape.is_sparse(i))
-    matrices = sum(parameters.layer(shape, i) for i in held) - repeated - experts
+    stage_layers = range(index * count, (index + 1) * count)
+    repeated = sum(2 * parameters.norm(shape) + 2 * shape.head_width * shape.head_norms for _ in stage_layers)
+    repeated += sum(shape.experts * shape.hidden for i in stage_layers if shape.is_sparse(i))
+    experts = sum(shape.experts * parameters.expert(shape) for i in stage_layers if shape.is_sparse(i))
+    matrices = sum(parameters.layer(shape, i) for i in stage_layers) - repeated - experts
     if first:
         matrices += parameters.embedding(shape)
     if last:
@@ -84,11 +104,11 @@ def _stage(shape: ModelShape, division: Division, index: int, has_vocabulary: bo
         if not has_vocabulary:
             repeated += shape.hidden
         elif not (shape.tied and first):
-            # Tied to a table on another stage it is held a second time.
+            # A head tied to the embedding of another stage is stored a second time.
             matrices += parameters.embedding(shape)
     return Stage(
         index,
-        held,
+        stage_layers,
         -(-matrices // division.tensor) + repeated,
         -(-experts // (division.tensor * division.expert)),
         last,
@@ -96,10 +116,10 @@ def _stage(shape: ModelShape, division: Division, index: int, has_vocabulary: bo
 
 
 def _check(shape: ModelShape, division: Division) -> None:
-    for name, parts, field, whole in (
+    for name, parts, field, count in (
         ("pipelineParallel", division.pipeline, "num_hidden_layers", shape.layers),
         ("tensorParallel", division.tensor, "num_attention_heads", shape.heads),
         ("expertParallel", division.expert, "num_experts", shape.experts or division.expert),
     ):
-        if whole % parts:
-            raise PlanError(f"{name} is {parts}; it must divide the model's {field} ({whole})")
+        if count % parts:
+            raise PlanError(f"{name} is {parts}; it must divide the model's {field} ({count})")

@@ -1,4 +1,4 @@
-"""A plan as plain data, for other programs; amounts in bytes, times in seconds."""
+"""Plan as plain data for JSON output; amounts in bytes, times in seconds."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,11 @@ from kubealign.plan.machine import Machine
 
 
 def document(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> dict[str, Any]:
-    """One job's plan. remedies: by group, of those that do not fit."""
+    """Return one job's plan as plain data.
+
+    Args:
+        remedies: Remedy by process group, for groups that do not fit.
+    """
     work, refit = plan.work, plan.refit
     return {
         "job": plan.name,
@@ -46,8 +50,8 @@ def document(plan: JobPlan, machine: Machine, remedies: Mapping[str, str]) -> di
                 "seconds": each.seconds,
                 "withinNode": each.within,
             }
-            for group, found in plan.traffic.items()
-            for each in found
+            for group, transfers in plan.traffic.items()
+            for each in transfers
         ],
         "refit": None
         if refit is None

@@ -1,5 +1,5 @@
-"""What makes a plan impossible."""
+"""Errors of the planner."""
 
 
 class PlanError(ValueError):
-    """The plan cannot be made; the message names the field, what it holds, and what it may hold."""
+    """The plan cannot be computed. The message names the field, its value and the allowed values."""

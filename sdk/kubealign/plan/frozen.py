@@ -1,4 +1,4 @@
-"""The memory of a model that is only asked: reference, teacher, reward."""
+"""Memory of frozen models: reference, teacher, reward."""
 
 from kubealign.plan import parameters
 from kubealign.plan.activations import layer_cost
@@ -9,13 +9,14 @@ from kubealign.plan.states import width
 from kubealign.plan.vocabulary import CHUNK
 from kubealign.spec.precision import Precision
 
-#: Tokens of a reward process's forward pass.
+#: Tokens per forward pass of a reward process.
 REWARD_TOKENS = 8192
 
 
 def forward_working(shape: ModelShape, tokens: int, precision: Precision, has_vocabulary: bool) -> int:
-    """Bytes that a forward pass without gradients has in hand: one layer's tensors, or the logits of two
-    chunks."""
+    """Return bytes of temporary tensors in a forward pass without gradients: one layer's tensors, or the
+    logits of two chunks.
+    """
     size = width(precision)
     layer = max(layer_cost(shape, index, precision).working for index in range(shape.layers))
     states = size * 3 * shape.hidden + 2 * size * shape.query_width
@@ -26,7 +27,7 @@ def forward_working(shape: ModelShape, tokens: int, precision: Precision, has_vo
 def frozen(
     shape: ModelShape, precision: Precision, tokens: int, device: Device, has_vocabulary: bool, count: int = 1
 ) -> Moment:
-    """`count` models of this shape in one process, whole, on one device."""
+    """Return the memory peak of `count` models of this shape in one process, unsharded, on one device."""
     weights = parameters.total(shape) if has_vocabulary else parameters.trunk(shape)
     return Moment(
         "a forward pass",

@@ -1,4 +1,4 @@
-"""The memory of a rollout engine on one device."""
+"""Memory of a rollout engine on one device."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,18 @@ from kubealign.spec.engines import Engine, TensorRTLLMEngine, TorchEngine, Trito
 from kubealign.spec.precision import Precision
 from kubealign.spec.rollout import Sampling
 
-#: Tokens of a page of our engine's cache: as generation/torch_engine/ragged.py has it.
+#: Tokens per cache page of kubealign's own engine; the same as in generation/torch_engine/ragged.py.
 PAGE_TOKENS = 16
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One worker. devices: that it takes. sequences: that its cache holds at once, of those allowed."""
+    """Memory of one rollout worker.
+
+    Attributes:
+        devices: Devices of the worker.
+        sequences: Sequences that fit in the KV cache at once, at most `allowed`.
+    """
 
     moment: Moment
     devices: int
@@ -29,8 +34,9 @@ class Generation:
 
 
 def cache_bytes(shape: ModelShape, tokens: int, precision: Precision, tensor: int = 1) -> int:
-    """Keys and values of so many tokens in all layers, on one of `tensor` devices; each holds at least one
-    of the heads."""
+    """Return KV cache bytes of this many tokens in all layers, on one of `tensor` devices; each device holds
+    at least one head.
+    """
     heads = max(1, -(-shape.key_heads // tensor))
     return 2 * shape.layers * heads * shape.head_width * width(precision) * tokens
 
@@ -38,7 +44,7 @@ def cache_bytes(shape: ModelShape, tokens: int, precision: Precision, tensor: in
 def generation(
     shape: ModelShape, engine: Engine, sampling: Sampling, work: Work, machine: Machine
 ) -> Generation:
-    """What the spec's engine needs, or makes of what there is."""
+    """Return the memory of the engine in the spec on this machine."""
     member = engine.value
     if isinstance(member, TorchEngine | TritonEngine):
         return _own(shape, member, sampling, work, machine)
@@ -49,32 +55,36 @@ def generation(
 def _own(
     shape: ModelShape, engine: TorchEngine | TritonEngine, sampling: Sampling, work: Work, machine: Machine
 ) -> Generation:
-    """Our engine: weights, on a CPU once more in the order of its products; pages for all sequences at their
-    longest, or for as many as its share of the memory holds; and the logits of all of them: in fp32 as they
-    come, scaled, as log-probabilities, and cumulated in fp64 twice; where top-k or top-p cuts, sorted with
-    their order instead. On a CPU without a cut nothing is made of the logits but themselves."""
+    """Return the memory of kubealign's own engine.
+
+    Weights (on a CPU twice, the second copy in the layout of the matrix products); cache pages for all
+    sequences at maximum length, or for as many as fit in the cache's share of the memory; and the logits
+    of all sequences: in fp32 as computed, scaled, as log-probabilities, and twice cumulated in fp64; with
+    top-k or top-p sorted with their order instead. On a CPU without top-k and top-p only the logits
+    themselves.
+    """
     tensor = engine.tensor_parallel if isinstance(engine, TorchEngine) else 1
     on_gpu = machine.device is Device.GPU
     process = CONTEXT if on_gpu else PROCESS
     weights = _weights(shape, engine.precision, tensor) * (1 if on_gpu else 2)
-    cut = sampling.top_k > 0 or sampling.top_p < 1
-    number = 52 if cut else 28 if on_gpu else 4
+    is_truncated = sampling.top_k > 0 or sampling.top_p < 1
+    number = 52 if is_truncated else 28 if on_gpu else 4
     logits = number * engine.max_sequences * shape.vocabulary
     prompts = min(engine.prefill_tokens, engine.max_sequences * work.prompt)
     forward = forward_working(shape, max(prompts, work.prompt), engine.precision, has_vocabulary=False)
     positions = -(-work.sequence // PAGE_TOKENS) * PAGE_TOKENS
     each = cache_bytes(shape, positions, engine.precision, tensor)
-    room = int(engine.cache_share * max(0, machine.memory - process - weights))
+    cache_room = int(engine.cache_share * max(0, machine.memory - process - weights))
     if engine.cache_gib is not None:
-        room = int(engine.cache_gib * GIB)
-    sequences = min(engine.max_sequences, room // each)
+        cache_room = int(engine.cache_gib * GIB)
+    sequences = min(engine.max_sequences, cache_room // each)
     return Generation(
         Moment(
             "a step",
             {
                 "process": process,
                 "weights": weights,
-                # Less than one sequence is none: the plan then shows what one would take.
+                # If no sequence fits, the plan shows the memory of one sequence.
                 "cache": each * max(1, sequences),
                 "activations": max(logits, -(-forward // tensor)),
             },
@@ -92,8 +102,11 @@ def _weights(shape: ModelShape, precision: Precision, tensor: int, pipeline: int
 def _foreign(
     shape: ModelShape, engine: TensorRTLLMEngine | VllmEngine, work: Work, machine: Machine
 ) -> Generation:
-    """Engines that give their cache what is left: vLLM of its share of the memory, TensorRT-LLM a share of
-    what is free. How many sequences that is, is what counts."""
+    """Return the memory of an engine that gives the remaining memory to its KV cache.
+
+    vLLM: the remainder of its share of the memory; TensorRT-LLM: a share of the free memory. The result of
+    interest is the number of sequences that fit.
+    """
     tensor, pipeline = engine.tensor_parallel, engine.pipeline_parallel
     weights = _weights(shape, engine.precision, tensor, pipeline)
     working = forward_working(shape, 8192, engine.precision, has_vocabulary=False) // tensor
@@ -104,7 +117,7 @@ def _foreign(
         left = int((machine.memory - fixed) * engine.cache_share)
     each = -(-cache_bytes(shape, work.sequence, engine.precision, tensor) // pipeline)
     sequences = min(engine.max_sequences, max(0, left // each))
-    # Less than one sequence is none: the plan then shows what one would take.
+    # If no sequence fits, the plan shows the memory of one sequence.
     cache = left if sequences else each
     return Generation(
         Moment("a step", {"process": CONTEXT, "weights": weights, "cache": cache, "activations": working}),

@@ -1,4 +1,4 @@
-"""A refit on paper: how much travels, where it lies, and how long each transport takes."""
+"""Estimate of a refit: bytes transferred, snapshot memory, and time of each transport."""
 
 from dataclasses import dataclass
 
@@ -6,18 +6,24 @@ from kubealign.plan.machine import Machine
 from kubealign.plan.states import width
 from kubealign.plan.trained import TrainedModel
 
-#: Memory copies that a byte costs from the trainer's snapshot into a worker, measured on loopback
+#: Memory copies per byte from the trainer's snapshot into a worker, measured on loopback
 #: (docs/scaling.md): by shared memory, copied in and out; by gRPC in chunks.
 SHARED_COPIES = 2.4
 STREAM_COPIES = 9.5
-#: Snapshots that the trainer keeps, so that a late worker can still read the one before.
+#: Snapshots kept by the trainer, so that a late worker can still read the previous one.
 SNAPSHOTS = 2
 
 
 @dataclass(frozen=True)
 class Handover:
-    """sent: bytes of one version. snapshot: bytes that the trainer's machines hold of them in all. seconds:
-    to each worker by shared memory, where it is on the same machine, and by stream to all of them."""
+    """Cost of transferring one weight version.
+
+    Attributes:
+        sent: Bytes of one version.
+        snapshot: Total bytes of the snapshots on the trainer's machines.
+        shared_seconds: Time to a worker on the same machine by shared memory.
+        stream_seconds: Time to all workers by stream.
+    """
 
     sent: int
     snapshot: int
@@ -26,9 +32,12 @@ class Handover:
 
 
 def handover(model: TrainedModel, workers: int, machine: Machine) -> Handover:
-    """Weights travel in the precision of the arithmetic; of a job with an adapter that alone. A stream is
-    bounded by the copies on either side, by the worker's network, and by the ranks', each of which sends its
-    part to all workers."""
+    """Estimate a weight transfer.
+
+    Weights are transferred in the precision of the computation; a job with an adapter transfers only the
+    adapter. A stream is bounded by the memory copies on both sides, by the worker's network, and by the
+    network of the ranks, each of which sends its part to all workers.
+    """
     count = model.weights if model.adapted is None else model.adapted
     sent = count * width(model.precision)
     return Handover(

@@ -1,4 +1,4 @@
-"""The plan of one job: every process that needs an accelerator, and what it needs of it."""
+"""Plan of one job: every process that needs an accelerator, and its memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,8 +24,13 @@ from kubealign.spec.rollout import ReferencePlacement
 
 @dataclass(frozen=True)
 class JobPlan:
-    """needs: in the order of the job's roles. traffic: of trainer and critic, by group. refit: None: nothing
-    is handed over."""
+    """Plan of one job.
+
+    Attributes:
+        requirements: Memory of each process group, in the order of the job's roles.
+        traffic: Network traffic of trainer and critic, by group.
+        refit: Cost of a weight transfer; None: the job has no weight transfer.
+    """
 
     name: str
     needs: tuple[Need, ...]
@@ -40,7 +45,7 @@ class JobPlan:
         return sum(need.processes * need.devices for need in self.needs)
 
     def fits(self, machine: Machine) -> bool:
-        """Whether every process has room."""
+        """Return True if every process fits in the machine's device memory."""
         return all(need.moment.total <= machine.memory for need in self.needs)
 
 
@@ -51,23 +56,30 @@ def plan(
     prompt: int | None = None,
     response: int | None = None,
 ) -> JobPlan:
-    """prompt, response: see `work_of`. Raises PlanError for a model whose size nothing says, or that the
-    layout cannot divide."""
+    """Plan a job.
+
+    Args:
+        prompt: See `workload_of`.
+        response: See `workload_of`.
+
+    Raises:
+        PlanError: The size of a model is unknown, or the layout cannot divide a model.
+    """
     spec = job.spec
     work = work_of(spec, prompt, response)
     shape = shapes.of(spec.policy.model, "policy", "spec.policy.model")
     planner = _Planner(spec, shapes, machine, work, shape)
     policy = planner.policy()
     needs = tuple(planner.needs())
-    moved: dict[str, list[Traffic]] = {}
+    traffic_by_group: dict[str, list[Traffic]] = {}
     if spec.algorithm.value.trains:
-        moved["trainer"] = traffic(policy, machine)
+        traffic_by_group["trainer"] = traffic(policy, machine)
     critic = planner.critic()
     if critic is not None:
-        moved["critic"] = traffic(critic, machine)
+        traffic_by_group["critic"] = traffic(critic, machine)
     workers = spec.effective_rollout.replicas if spec.effective_rollout is not None else 0
     refit = handover(policy, workers, machine) if workers and spec.algorithm.value.trains else None
-    return JobPlan(job.name, needs, moved, refit, work, parameters.total(shape))
+    return JobPlan(job.name, needs, traffic_by_group, refit, work, parameters.total(shape))
 
 
 @dataclass(frozen=True)
@@ -79,8 +91,10 @@ class _Planner:
     shape: ModelShape
 
     def policy(self) -> TrainedModel:
-        scored = self.spec.algorithm.value.makes is Makes.REWARD_MODEL
-        return TrainedModel(self.shape, self.spec.trainer, self.work, self.machine.device, not scored)
+        is_reward_model = self.spec.algorithm.value.makes is Makes.REWARD_MODEL
+        return TrainedModel(
+            self.shape, self.spec.trainer, self.work, self.machine.device, not is_reward_model
+        )
 
     def critic(self) -> TrainedModel | None:
         critic = self.spec.effective_critic
@@ -121,7 +135,9 @@ class _Planner:
         return self.shapes.of(reference.model, "reference", "spec.reference.model")
 
     def _trainer(self) -> Need:
-        """A reference WithTrainer rests on the host, and comes back beside all that the trainer has."""
+        """Return the trainer's memory. A reference WithTrainer is offloaded to the host and reloaded beside
+        the trainer's states.
+        """
         model, reference = self.policy(), self.spec.effective_reference
         need = Need("trainer", model.trainer.ranks, 1, trained(model), self._host())
         if reference is not None and reference.placement is ReferencePlacement.WITH_TRAINER:
@@ -142,20 +158,22 @@ class _Planner:
     def _beside(
         self, need: Need, model: TrainedModel, shape: ModelShape, name: str, has_vocabulary: bool
     ) -> Need:
-        """Megatron's ranks share the idle model as they share theirs; each rank of torch has it whole."""
+        """Add a model that is offloaded while idle. Megatron's ranks shard it like their own model; each rank
+        of torch holds it unsharded.
+        """
         division = division_of(model.trainer)
         split = 1 if division.sharded else division.tensor * division.pipeline
-        asked = self._asked(shape, has_vocabulary)
-        weights = -(-asked.parts["weights"] // split)
-        resting = {part: need.moment.parts.get(part, 0) for part in ("process", "weights", "optimizer")}
-        awake = Moment(
-            f"{name} asked",
-            resting | {name: weights, "activations": asked.parts["activations"] // division.tensor},
+        frozen_peak = self._asked(shape, has_vocabulary)
+        weights = -(-frozen_peak.parts["weights"] // split)
+        idle_parts = {part: need.moment.parts.get(part, 0) for part in ("process", "weights", "optimizer")}
+        active_peak = Moment(
+            f"forward pass of {name}",
+            idle_parts | {name: weights, "activations": frozen_peak.parts["activations"] // division.tensor},
         )
-        moment = awake if awake.total > need.moment.total else need.moment
+        moment = active_peak if active_peak.total > need.moment.total else need.moment
         host = {**need.host, name: weights}
         if self.machine.device is Device.CPU and moment is need.moment:
-            # The idle model rests in the same memory.
+            # On a CPU the idle model stays in the same memory.
             moment = Moment(moment.name, {**moment.parts, name: weights})
         return replace(need, moment=moment, host=host)
 
@@ -167,18 +185,18 @@ class _Planner:
     def _rollout(self) -> Need:
         rollout = self.spec.effective_rollout
         assert rollout is not None
-        found = generation(self.shape, rollout.engine, rollout.sampling, self.work, self.machine)
+        memory = generation(self.shape, rollout.engine, rollout.sampling, self.work, self.machine)
         notes = []
-        if found.sequences < found.allowed:
+        if memory.sequences < memory.allowed:
             notes.append(
-                f"of maxSequences {found.allowed} the cache holds {found.sequences} of {self.work.sequence} "
-                "tokens at once; the others wait"
+                f"of maxSequences {memory.allowed} the cache holds {memory.sequences} of "
+                f"{self.work.sequence} tokens at once; the others wait"
             )
         sent = width(self.spec.trainer.backend.value.precision) * parameters.total(self.shape)
         host = (
             {**self._host(), "incoming weights": sent} if self.spec.algorithm.value.trains else self._host()
         )
-        return Need("rollout", rollout.replicas, found.devices, found.moment, host, tuple(notes))
+        return Need("rollout", rollout.replicas, memory.devices, memory.moment, host, tuple(notes))
 
     def _host(self) -> dict[str, int]:
         return {"process": PROCESS} if self.machine.device is Device.GPU else {}

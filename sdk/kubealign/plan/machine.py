@@ -1,4 +1,4 @@
-"""The machines that a plan is for."""
+"""Machines for which a plan is computed."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from kubealign.plan.amounts import GIB, MIB
 
 
 class Device(StrEnum):
-    """What computes. On a CPU, device memory is the machine's."""
+    """Kind of device. On a CPU, device memory is the machine's memory."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -15,12 +15,14 @@ class Device(StrEnum):
 
 @dataclass(frozen=True)
 class Machine:
-    """One node, and what joins it with others. Defaults: a node of eight H100 with 400 Gbit/s InfiniBand a
-    device.
+    """One node and its interconnect. Defaults: a node of eight H100 with 400 Gbit/s InfiniBand per device.
 
-    memory: bytes of one device. devices: of a node. link: bytes a second between two devices of a node, one
-    way. network: bytes a second of one device to other nodes, one way. copy: bytes a second of one memory
-    copy on the host, which weights are handed over with.
+    Attributes:
+        memory: Bytes of one device.
+        devices: Devices per node.
+        link_rate: Bytes per second between two devices of a node, one way.
+        network_rate: Bytes per second of one device to other nodes, one way.
+        copy_rate: Bytes per second of one memory copy on the host, for weight transfers.
     """
 
     memory: int = 80 * GIB
@@ -31,9 +33,9 @@ class Machine:
     device: Device = Device.GPU
 
 
-#: Resident memory of a process that has imported torch, transformers and a role's own modules, and of its
-#: share in the libraries; measured (docs/scaling.md), on the host.
+#: Resident host memory of a process that has imported torch, transformers and a role's modules, including its
+#: share of the libraries; measured (docs/scaling.md).
 PROCESS = 850 * MIB
-#: What a CUDA context, its libraries' workspaces and NCCL's buffers take of a device. An estimate: no
-#: GPU was there to measure.
+#: Device memory of a CUDA context, the libraries' workspaces and NCCL's buffers. An estimate, not measured on
+#: a GPU.
 CONTEXT = 1536 * MIB

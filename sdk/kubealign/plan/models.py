@@ -1,4 +1,4 @@
-"""Where the shape of each of a job's models is found."""
+"""Resolution of model shapes for the models of a job."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,17 @@ from kubealign.plan.shape import ModelShape, shape_of
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.models import Model
 
-#: Tokens of a vocabulary of single characters, which the data decides: more than most texts have.
+#: Assumed size of a character vocabulary, which depends on the data: more than most texts have.
 _CHARACTERS = 256
 
 
 class Shapes:
-    """The shapes of the jobs of one file.
+    """Shapes of the models of all jobs in one file.
 
-    configs: what a config.json holds, by the model it is of (`policy`, `critic`, `reference`, `teacher`, a
-    reward's name), or by "" for every model that nothing else says anything of. jobs: of the file, so that a
-    model that is another job's result has that job's shape.
+    Args:
+        configs: Contents of config.json by model (`policy`, `critic`, `reference`, `teacher`, a reward's
+            name), or by "" for every other model.
+        jobs: Jobs of the file; a model that is another job's result has that job's shape.
     """
 
     def __init__(self, configs: Mapping[str, Mapping[str, Any]], jobs: Sequence[AlignmentJob]) -> None:
@@ -27,14 +28,21 @@ class Shapes:
         self._jobs = {job.name: job for job in jobs}
 
     def of(self, model: Model, name: str, field: str) -> ModelShape:
-        """name: as in configs; field: where the model stands in the job. Raises PlanError where nothing says
-        how large it is."""
+        """Return the shape of a model.
+
+        Args:
+            name: Key in configs.
+            field: Path of the model in the job, for the error.
+
+        Raises:
+            PlanError: The model's size is unknown.
+        """
         if name in self._configs:
             return shape_of(self._configs[name], f"--config {name}")
         if model.config is not None:
-            found = shape_of(model.config.architecture, f"{field}.config.architecture")
+            shape = shape_of(model.config.architecture, f"{field}.config.architecture")
             tokens = self._vocabulary(model)
-            return found if tokens is None else found.with_vocabulary(tokens)
+            return shape if tokens is None else shape.with_vocabulary(tokens)
         if model.path is not None and (Path(model.path) / "config.json").is_file():
             return shape_of(read_config(Path(model.path) / "config.json"), f"{field}.path")
         if model.job is not None and model.job.name in self._jobs:
@@ -49,7 +57,7 @@ class Shapes:
 
     @staticmethod
     def _vocabulary(model: Model) -> int | None:
-        """Tokens of a tokenizer that the job trains; None: the config says them."""
+        """Return the vocabulary size of a tokenizer trained by the job; None: the config states the size."""
         assert model.config is not None
         train = model.config.tokenizer.train
         if train is None:
@@ -61,11 +69,11 @@ class Shapes:
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """A config.json. Raises PlanError for a file that is not there or holds none."""
+    """Read a config.json. Raises PlanError if the file is missing or invalid."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise PlanError(f"{path} cannot be read as a config.json: {error}") from error
-    if not isinstance(found, dict):
-        raise PlanError(f"{path} holds {type(found).__name__}; a config.json holds an object")
-    return found
+    if not isinstance(config, dict):
+        raise PlanError(f"{path} holds {type(config).__name__}; a config.json holds an object")
+    return config

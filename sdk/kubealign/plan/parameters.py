@@ -1,4 +1,4 @@
-"""How many weights a model has, by part. Counts, not bytes."""
+"""Parameter counts of a model by part (not bytes)."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,41 +9,41 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 def embedding(shape: ModelShape) -> int:
-    """The tokens' table."""
+    """Return the parameters of the token embedding."""
     return shape.vocabulary * shape.hidden
 
 
 def head(shape: ModelShape) -> int:
-    """The vocabulary's head; 0 where it is the tokens' table."""
+    """Return the parameters of the language-modelling head; 0 if tied to the embedding."""
     return 0 if shape.tied else embedding(shape)
 
 
 def attention(shape: ModelShape) -> int:
-    """One layer's attention, its norms of queries and keys included."""
+    """Return the parameters of one layer's attention, including query and key norms."""
     matrices = sum(inputs * outputs for name, inputs, outputs in linear_layers(shape) if name in _ATTENTION)
     biases = (shape.query_width + 2 * shape.key_width) * shape.query_bias + shape.hidden * shape.output_bias
     return matrices + biases + 2 * shape.head_width * shape.head_norms
 
 
 def dense_mlp(shape: ModelShape) -> int:
-    """A layer's MLP that is no mixture."""
+    """Return the parameters of a layer's dense MLP."""
     matrices = 3 if shape.gated else 2
     biases = ((matrices - 1) * shape.intermediate + shape.hidden) * shape.mlp_bias
     return matrices * shape.hidden * shape.intermediate + biases
 
 
 def expert(shape: ModelShape) -> int:
-    """One expert."""
+    """Return the parameters of one expert."""
     return 3 * shape.hidden * shape.expert_intermediate
 
 
 def norm(shape: ModelShape) -> int:
-    """One normalisation of the hidden states."""
+    """Return the parameters of one normalisation of the hidden states."""
     return shape.norm_tensors * shape.hidden
 
 
 def layer(shape: ModelShape, index: int) -> int:
-    """All of one layer."""
+    """Return the parameters of one layer."""
     if shape.is_sparse(index):
         mlp = shape.experts * expert(shape) + shape.experts * shape.hidden
     else:
@@ -52,18 +52,18 @@ def layer(shape: ModelShape, index: int) -> int:
 
 
 def total(shape: ModelShape) -> int:
-    """The causal language model's weights, tied ones once."""
+    """Return the parameters of the causal language model, tied ones counted once."""
     layers = sum(layer(shape, index) for index in range(shape.layers))
     return embedding(shape) + layers + norm(shape) + head(shape)
 
 
 def trunk(shape: ModelShape) -> int:
-    """Without the vocabulary's head: what a critic or a reward model has below its score."""
+    """Return the parameters without the language-modelling head: the trunk of a critic or reward model."""
     return total(shape) - head(shape)
 
 
 def linear_layers(shape: ModelShape) -> Iterator[tuple[str, int, int]]:
-    """(name, inputs, outputs) of the linear layers of one dense layer."""
+    """Yield (name, inputs, outputs) of the linear layers of one dense layer."""
     yield "q_proj", shape.hidden, shape.query_width
     yield "k_proj", shape.hidden, shape.key_width
     yield "v_proj", shape.hidden, shape.key_width
@@ -75,9 +75,14 @@ def linear_layers(shape: ModelShape) -> Iterator[tuple[str, int, int]]:
 
 
 def adapter(shape: ModelShape, lora: Lora, layers: Iterable[int] | None = None) -> int:
-    """What a low-rank adapter trains: rank x (inputs + outputs) for each adapted layer (Hu et al. 2021), and
-    with DoRA a magnitude for each output. Stacked experts are left as they are. layers: of the model; None:
-    all."""
+    """Return the trainable parameters of a LoRA adapter: rank x (inputs + outputs) per adapted layer (Hu et
+    al. 2021).
+
+    DoRA adds one magnitude per output. Stacked experts are not adapted.
+
+    Args:
+        layers: Layer indices; None: all layers.
+    """
     count = 0
     for index in range(shape.layers) if layers is None else layers:
         for name, inputs, outputs in linear_layers(shape):

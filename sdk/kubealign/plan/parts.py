@@ -1,4 +1,4 @@
-"""A sum of named bytes, and a process's share of the machine."""
+"""Memory peaks by part, and the requirements of a process group."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -6,26 +6,33 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Moment:
-    """What lies in memory at one moment of the work. parts: bytes by name, in the order they are shown."""
+    """Memory in use at one moment of a step. parts: bytes by name, in display order."""
 
     name: str
     parts: Mapping[str, int]
 
     @property
     def total(self) -> int:
+        """Sum of all parts in bytes."""
         return sum(self.parts.values())
 
 
 def highest(moments: Iterable[Moment]) -> Moment:
-    """The one that needs the most; of equals the first."""
+    """Return the largest peak; the first one of equals."""
     return max(moments, key=lambda moment: moment.total)
 
 
 @dataclass(frozen=True)
 class Need:
-    """One kind of process of a job. processes: how many there are; devices: accelerators that each of them
-    takes. moment: one device's memory at its height. host: bytes of one process in the machine's memory.
-    notes: what else there is to know."""
+    """Requirements of one process group.
+
+    Attributes:
+        processes: Number of processes.
+        devices: Accelerators of each process.
+        peak: Memory peak of one device.
+        host: Bytes of one process in host memory.
+        notes: Remarks for the user.
+    """
 
     group: str
     processes: int

@@ -1,5 +1,4 @@
-"""What to change in a job that does not fit: each proposal is tried on paper, and the first that fits is
-told."""
+"""Remedies for a job that does not fit: each proposal is planned, and the first one that fits is reported."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,20 +12,23 @@ from kubealign.spec.precision import Precision
 from kubealign.spec.rewards import RewardPlacement
 from kubealign.spec.training import TorchBackend, Trainer
 
-#: A document's path -> its new value.
+#: Path in the document -> new value.
 Changes = dict[str, object]
 
 
 def remedies(
     job: AlignmentJob, found: JobPlan, again: Callable[[AlignmentJob], JobPlan], memory: int
 ) -> dict[str, str]:
-    """By group that does not fit, what would make it fit; the fields and their values. again: plans a
-    changed job."""
-    told = {}
+    """Return, by process group that does not fit, the field values that make the group fit.
+
+    Args:
+        replan: Plans a changed job.
+    """
+    remedy_by_group = {}
     for need in found.needs:
         if need.moment.total > memory:
-            told[need.group] = _remedy(job, need, again, memory)
-    return told
+            remedy_by_group[need.group] = _remedy(job, need, again, memory)
+    return remedy_by_group
 
 
 def _remedy(job: AlignmentJob, need: Need, again: Callable[[AlignmentJob], JobPlan], memory: int) -> str:
@@ -38,7 +40,7 @@ def _remedy(job: AlignmentJob, need: Need, again: Callable[[AlignmentJob], JobPl
             continue
         if after.moment.total <= memory:
             return "set " + ", ".join(f"{path}: {_word(value)}" for path, value in changes.items())
-    return f"nothing that a plan tries makes it fit: {_largest(need)}"
+    return f"no known change makes it fit: {_largest(need)}"
 
 
 def _largest(need: Need) -> str:
@@ -52,7 +54,7 @@ def _word(value: object) -> str:
 
 
 def _proposals(job: AlignmentJob, need: Need) -> Iterator[Changes]:
-    """From the cheapest to the dearest."""
+    """Yield proposals in order of increasing cost."""
     spec = job.spec
     if need.group == "trainer":
         yield from _trainer_proposals("spec.trainer", spec.trainer)
@@ -74,17 +76,17 @@ def _proposals(job: AlignmentJob, need: Need) -> Iterator[Changes]:
 def _trainer_proposals(where: str, trainer: Trainer) -> Iterator[Changes]:
     backend = trainer.backend.value
     assert isinstance(backend, TorchBackend | MegatronBackend)
-    place = f"{where}.backend.{trainer.backend.member}"
+    path = f"{where}.backend.{trainer.backend.member}"
     changes: Changes = {}
     if backend.precision is Precision.FLOAT32:
-        changes[f"{place}.precision"] = Precision.BFLOAT16.value
+        changes[f"{path}.precision"] = Precision.BFLOAT16.value
         yield dict(changes)
-    recompute = _recompute(place, backend)
+    recompute = _recompute(path, backend)
     if recompute:
         changes |= recompute
         yield dict(changes)
     if backend.microbatch_tokens > 2048:
-        yield changes | {f"{place}.microbatchTokens": 2048}
+        yield changes | {f"{path}.microbatchTokens": 2048}
     if isinstance(backend, TorchBackend):
         for factor in (2, 4, 8, 16, 32, 64):
             yield changes | {f"{where}.ranks": trainer.ranks * factor}
@@ -102,45 +104,45 @@ def _trainer_proposals(where: str, trainer: Trainer) -> Iterator[Changes]:
             }
         return
     if not backend.distributed_optimizer:
-        changes[f"{place}.distributedOptimizer"] = True
+        changes[f"{path}.distributedOptimizer"] = True
         yield dict(changes)
     for tensor in (2, 4, 8):
         for pipeline in (1, 2, 3, 4, 6, 7, 8, 9, 12, 14, 16, 18):
             if tensor >= backend.tensor_parallel and pipeline >= backend.pipeline_parallel:
                 each = tensor * pipeline * backend.context_parallel
                 yield changes | {
-                    f"{place}.tensorParallel": tensor,
-                    f"{place}.pipelineParallel": pipeline,
+                    f"{path}.tensorParallel": tensor,
+                    f"{path}.pipelineParallel": pipeline,
                     f"{where}.ranks": -(-trainer.ranks // each) * each,
                 }
 
 
-def _recompute(place: str, backend: TorchBackend | MegatronBackend) -> Changes:
+def _recompute(path: str, backend: TorchBackend | MegatronBackend) -> Changes:
     if isinstance(backend, TorchBackend):
-        return {} if backend.gradient_checkpointing else {f"{place}.gradientCheckpointing": True}
+        return {} if backend.gradient_checkpointing else {f"{path}.gradientCheckpointing": True}
     if backend.recompute is Recompute.LAYERS:
         return {}
-    return {f"{place}.recompute": Recompute.LAYERS.value}
+    return {f"{path}.recompute": Recompute.LAYERS.value}
 
 
 def _engine_proposals(job: AlignmentJob) -> Iterator[Changes]:
     engine = job.spec.rollout.engine.value
-    place = f"spec.rollout.engine.{_alias(job)}"
+    path = f"spec.rollout.engine.{_alias(job)}"
     changes: Changes = {}
     if engine.precision is Precision.FLOAT32:
-        changes[f"{place}.precision"] = Precision.BFLOAT16.value
+        changes[f"{path}.precision"] = Precision.BFLOAT16.value
         yield dict(changes)
     if isinstance(engine, TorchEngine | TritonEngine):
         for sequences in (64, 32, 16):
             if sequences < engine.max_sequences:
-                yield changes | {f"{place}.maxSequences": sequences}
+                yield changes | {f"{path}.maxSequences": sequences}
     if isinstance(engine, TorchEngine | TensorRTLLMEngine | VllmEngine):
         for tensor in (2, 4, 8):
             if tensor > engine.tensor_parallel:
-                yield changes | {f"{place}.tensorParallel": tensor}
+                yield changes | {f"{path}.tensorParallel": tensor}
     if isinstance(engine, TensorRTLLMEngine | VllmEngine):
         for pipeline in (2, 4):
-            yield changes | {f"{place}.tensorParallel": 8, f"{place}.pipelineParallel": pipeline}
+            yield changes | {f"{path}.tensorParallel": 8, f"{path}.pipelineParallel": pipeline}
 
 
 def _alias(job: AlignmentJob) -> str:
@@ -149,7 +151,7 @@ def _alias(job: AlignmentJob) -> str:
 
 
 def _changed(job: AlignmentJob, changes: Changes) -> AlignmentJob:
-    """The job with other values, checked as any document. Raises SpecErrors where it is none."""
+    """Return the job with changed values, validated. Raises SpecErrors."""
     from kubealign.spec.load import job_of_value
 
     document = job.model_dump(mode="json", by_alias=True, exclude_unset=True)

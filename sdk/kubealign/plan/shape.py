@@ -1,4 +1,4 @@
-"""The shape of a causal language model, from its Hugging Face config."""
+"""Shape of a causal language model, parsed from its Hugging Face config."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,9 +12,14 @@ from kubealign.plan.errors import PlanError
 class ModelShape:
     """Sizes of a decoder with grouped-query attention.
 
-    intermediate: width of a dense layer's MLP; expert_intermediate: of one expert. gated: three matrices an
-    MLP instead of two. query_bias: on query, key and value. norm_tensors: vectors a normalisation holds (2:
-    weight and bias). head_norms: queries and keys are normalised by head. sparse: which layers are mixtures.
+    Attributes:
+        intermediate: Width of a dense layer's MLP.
+        expert_intermediate: Width of one expert.
+        gated: Three matrices per MLP instead of two.
+        query_bias: Biases on query, key and value.
+        norm_tensors: Vectors per normalisation (2: weight and bias).
+        head_norms: Queries and keys are normalised per head.
+        sparse: By layer, True for a mixture of experts.
     """
 
     model_type: str
@@ -39,25 +44,25 @@ class ModelShape:
 
     @property
     def query_width(self) -> int:
-        """Numbers of one token's queries."""
+        """Width of one token's queries."""
         return self.heads * self.head_width
 
     @property
     def key_width(self) -> int:
-        """Numbers of one token's keys; its values have as many."""
+        """Width of one token's keys; the same for its values."""
         return self.key_heads * self.head_width
 
     def is_sparse(self, layer: int) -> bool:
-        """Whether a layer's MLP is a mixture of experts."""
+        """Return True if a layer's MLP is a mixture of experts."""
         return bool(self.sparse) and self.sparse[layer]
 
     def with_vocabulary(self, tokens: int) -> "ModelShape":
-        """The same with a vocabulary of so many tokens."""
+        """Return the shape with a vocabulary of `tokens` tokens."""
         return replace(self, vocabulary=tokens)
 
 
 _COMMON: Mapping[str, Any] = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
-#: By model_type, what a config that does not say means; as the configs' classes have it.
+#: Defaults of missing config keys by model_type, from the config classes of transformers.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "llama": {**_COMMON, "intermediate_size": 11008, "vocab_size": 32000},
@@ -107,60 +112,66 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-#: Whose shapes are known.
+#: Supported model families.
 FAMILIES = tuple(_DEFAULTS)
 
 
 def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
-    """The shape that a config.json, or a spec's `architecture`, describes. where: what to call it in an
-    error. Raises PlanError for a family that is not known, or a size that is no whole number above 0."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in _DEFAULTS:
-        raise PlanError(f"{where}: model_type is {kind!r}; a plan knows {', '.join(FAMILIES)}")
-    given = _Sizes(where, {**_DEFAULTS[kind], **{k: v for k, v in config.items() if v is not None}})
-    hidden, heads = given.size("hidden_size"), given.size("num_attention_heads")
-    if "head_dim" not in given.values and hidden % heads:
+    """Parse the shape from a config.json or a spec's `architecture`.
+
+    Args:
+        where: Name of the config in errors.
+
+    Raises:
+        PlanError: Unknown model family, or a size that is not a whole number above 0.
+    """
+    family = config.get("model_type")
+    if not isinstance(family, str) or family not in _DEFAULTS:
+        raise PlanError(f"{where}: model_type is {family!r}; a plan knows {', '.join(FAMILIES)}")
+    sizes = _Sizes(where, {**_DEFAULTS[family], **{k: v for k, v in config.items() if v is not None}})
+    hidden, heads = sizes.size("hidden_size"), sizes.size("num_attention_heads")
+    if "head_dim" not in sizes.values and hidden % heads:
         raise PlanError(
             f"{where}: hidden_size is {hidden}, which {heads} num_attention_heads do not divide; "
             "a head_dim must say how wide a head is"
         )
-    attention_bias = bool(given.values.get("attention_bias", False))
+    attention_bias = bool(sizes.values.get("attention_bias", False))
     shape = ModelShape(
-        model_type=kind,
-        layers=given.size("num_hidden_layers"),
+        model_type=family,
+        layers=sizes.size("num_hidden_layers"),
         hidden=hidden,
         heads=heads,
-        key_heads=given.size("num_key_value_heads", heads),
-        head_width=given.size("head_dim", hidden // heads),
-        intermediate=given.size("intermediate_size"),
-        vocabulary=given.size("vocab_size"),
-        tied=bool(given.values.get("tie_word_embeddings", False)),
-        gated=kind != "nemotron",
-        query_bias=attention_bias or kind == "qwen2",
-        output_bias=attention_bias and kind != "qwen2",
-        mlp_bias=bool(given.values.get("mlp_bias", False)),
-        norm_tensors=2 if kind == "nemotron" else 1,
-        head_norms=kind in ("qwen3", "qwen3_moe"),
+        key_heads=sizes.size("num_key_value_heads", heads),
+        head_width=sizes.size("head_dim", hidden // heads),
+        intermediate=sizes.size("intermediate_size"),
+        vocabulary=sizes.size("vocab_size"),
+        tied=bool(sizes.values.get("tie_word_embeddings", False)),
+        gated=family != "nemotron",
+        query_bias=attention_bias or family == "qwen2",
+        output_bias=attention_bias and family != "qwen2",
+        mlp_bias=bool(sizes.values.get("mlp_bias", False)),
+        norm_tensors=2 if family == "nemotron" else 1,
+        head_norms=family in ("qwen3", "qwen3_moe"),
     )
-    return _with_experts(shape, given)
+    return _with_experts(shape, sizes)
 
 
-def _with_experts(shape: ModelShape, given: "_Sizes") -> ModelShape:
+def _with_experts(shape: ModelShape, sizes: "_Sizes") -> ModelShape:
     if shape.model_type == "mixtral":
         return replace(
             shape,
-            experts=given.experts(8),
-            experts_per_token=given.size("num_experts_per_tok"),
+            experts=sizes.experts(8),
+            experts_per_token=sizes.size("num_experts_per_tok"),
             expert_intermediate=shape.intermediate,
             sparse=(True,) * shape.layers,
         )
     if shape.model_type == "qwen3_moe":
-        step, dense = given.size("decoder_sparse_step"), given.values.get("mlp_only_layers") or ()
+        step, dense = sizes.size("decoder_sparse_step"), sizes.values.get("mlp_only_layers") or ()
         return replace(
             shape,
-            experts=given.experts(128),
-            experts_per_token=given.size("num_experts_per_tok"),
-            expert_intermediate=given.size("moe_intermediate_size"),
+            experts=sizes.experts(128),
+            experts_per_token=sizes.size("num_experts_per_tok"),
+            expert_intermediate=sizes.size("moe_intermediate_size"),
             sparse=tuple(i not in dense and (i + 1) % step == 0 for i in range(shape.layers)),
         )
     return shape
@@ -172,11 +183,12 @@ class _Sizes:
     values: Mapping[str, Any]
 
     def experts(self, default: int) -> int:
-        """They go by either name, whatever the family."""
+        """Return the number of experts; both config keys occur in all families."""
         name = "num_local_experts" if "num_local_experts" in self.values else "num_experts"
         return self.size(name, default)
 
     def size(self, name: str, default: int | None = None) -> int:
+        """Return a size from the config. Raises PlanError."""
         value = self.values.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise PlanError(f"{self.where}: {name} is {value!r}; it must be a whole number above 0")

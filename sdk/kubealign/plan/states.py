@@ -1,8 +1,8 @@
-"""Weights, gradients and the optimiser's state of one rank.
+"""Weights, gradients and optimiser state of one rank.
 
-With Adam a weight costs, in bytes: itself, its gradient, two moments of 4, and in mixed precision a master
-copy of 4 (Rajbhandari et al. 2020, section 3.1). ZeRO divides these over the ranks that repeat them: stage 1
-the optimiser's, stage 3 all.
+With Adam a weight costs, in bytes: the weight, its gradient, two moments of 4, and in mixed precision a
+master copy of 4 (Rajbhandari et al. 2020, section 3.1). ZeRO shards these over the replicas: stage 1 the
+optimiser state, stage 3 everything.
 """
 
 from kubealign.plan.division import Division, Stage
@@ -14,15 +14,19 @@ _WIDE = 4
 
 
 def width(precision: Precision) -> int:
-    """Bytes of a number of the arithmetic."""
+    """Return bytes per value of the computation's dtype."""
     return 2 if precision is Precision.BFLOAT16 else _WIDE
 
 
 def torch_states(weights: int, adapted: int | None, precision: Precision, ranks: int) -> dict[str, int]:
-    """Of the torch backend. weights: of the model; adapted: of the adapter, None: all weights are trained.
+    """Return the bytes of the torch backend's states on one rank.
 
-    The weights are themselves the fp32 masters, whatever the arithmetic; below an adapter they are of the
-    arithmetic's precision. FSDP2 divides everything over the ranks (ZeRO-3).
+    The weights are the fp32 masters, whatever the precision of the computation; below an adapter they have
+    the precision of the computation. FSDP2 shards everything over the ranks (ZeRO-3).
+
+    Args:
+        weights: Weights of the model.
+        adapted: Weights of the adapter; None: all weights are trained.
     """
     if adapted is None:
         return _shares({"weights": _WIDE * weights}, weights, ranks)
@@ -37,10 +41,14 @@ def _shares(weights: dict[str, int], trained: int, ranks: int) -> dict[str, int]
 def megatron_states(
     stage: Stage, adapted: int | None, trainer: Trainer, division: Division
 ) -> dict[str, int]:
-    """Of one rank of the megatron backend. stage: its weights, already divided; adapted: its adapter's.
+    """Return the bytes of the megatron backend's states on one rank.
 
-    Gradients are summed in fp32. In bf16 the optimiser keeps fp32 masters. The distributed optimiser divides
-    masters and moments over the ranks that repeat the weights (ZeRO-1).
+    Gradients are accumulated in fp32. In bf16 the optimiser keeps fp32 masters. The distributed optimiser
+    shards masters and moments over the replicas (ZeRO-1).
+
+    Args:
+        stage: The rank's weights, already divided.
+        adapted: The rank's adapter weights; None: all weights are trained.
     """
     megatron = trainer.backend.megatron
     assert megatron is not None

@@ -1,6 +1,6 @@
-"""What one rank of a trainer sends in a step, by the direction of the division.
+"""Network traffic of one trainer rank in a step, by parallel dimension.
 
-A ring moves, of n ranks, (n - 1)/n of the bytes for an all-gather or a reduce-scatter, and twice that for an
+A ring of n ranks moves (n - 1)/n of the bytes for an all-gather or a reduce-scatter, and twice that for an
 all-reduce (Patarasuk and Yuan 2009).
 """
 
@@ -15,8 +15,13 @@ from kubealign.spec.megatron import Recompute
 
 @dataclass(frozen=True)
 class Traffic:
-    """sent: bytes that one rank sends in a step. seconds: that takes at the machine's rates, nothing hidden
-    behind arithmetic. within: whether its ranks are of one node."""
+    """Traffic in one parallel dimension.
+
+    Attributes:
+        sent: Bytes that one rank sends in a step.
+        seconds: Time at the machine's rates, without overlap with computation.
+        is_within_node: True if the communicating ranks share a node.
+    """
 
     direction: str
     sent: int
@@ -25,15 +30,15 @@ class Traffic:
 
 
 def ring(ranks: int, count: float) -> float:
-    """Bytes that one of n ranks sends to gather, or to scatter the sum of, so many bytes."""
+    """Return bytes that one of n ranks sends in a ring all-gather or reduce-scatter of `count` bytes."""
     return count * (ranks - 1) / ranks
 
 
 def traffic(model: TrainedModel, machine: Machine) -> list[Traffic]:
-    """By direction, those with one rank left out."""
+    """Estimate the traffic by parallel dimension; dimensions of size 1 are omitted."""
     division = division_of(model.trainer)
     sent = _sharded(model, division) if division.sharded else _megatron(model, division)
-    # Neighbouring ranks share a tensor, then a sequence, then repeat weights; stages are farthest apart.
+    # Adjacent ranks are tensor-parallel, then context-parallel, then data-parallel; stages are most distant.
     spans = {
         "tensor": division.tensor,
         "context": division.tensor * division.context,
@@ -41,22 +46,24 @@ def traffic(model: TrainedModel, machine: Machine) -> list[Traffic]:
         "data": division.tensor * division.replicas,
         "pipeline": model.trainer.ranks,
     }
-    found = []
+    results = []
     for direction, count in sent.items():
         within = spans[direction] <= machine.devices
         rate = machine.link if within else machine.network
         if count:
-            found.append(Traffic(direction, int(count), count / rate, within))
-    return found
+            results.append(Traffic(direction, int(count), count / rate, within))
+    return results
 
 
 def _passes(model: TrainedModel, replicas: int) -> float:
-    """Forward passes of one rank in a step."""
+    """Return the forward passes of one rank in a step."""
     return max(1.0, model.work.tokens * model.work.epochs / replicas / model.tokens(replicas))
 
 
 def _sharded(model: TrainedModel, division: Division) -> dict[str, float]:
-    """FSDP2: weights are gathered for each forward and each backward pass, gradients summed after each."""
+    """Return FSDP2 traffic: weights are gathered in each forward and each backward pass, gradients are
+    reduced after each.
+    """
     size = width(model.precision)
     summed = 4 * (model.weights if model.adapted is None else model.adapted)
     once = ring(division.data, 2 * size * model.weights + summed)
@@ -68,23 +75,23 @@ def _megatron(model: TrainedModel, division: Division) -> dict[str, float]:
     assert megatron is not None
     shape, size = model.shape, width(model.precision)
     tokens = model.work.tokens * model.work.epochs / division.data / division.context
-    held = stages(shape, division, model.has_vocabulary)
-    stage = max(held, key=lambda each: each.weights)
+    all_stages = stages(shape, division, model.has_vocabulary)
+    stage = max(all_stages, key=lambda each: each.weights)
     layers = len(stage.layers)
     sparse = sum(shape.is_sparse(index) for index in stage.layers)
     states = tokens * shape.hidden * size
-    # Forward twice (after attention and after the MLP), backward twice, and forward again where it is
-    # computed again; sequence-parallel ranks gather and scatter, which is the same.
+    # Twice forward (after attention and after the MLP), twice backward, and twice again if layers are
+    # recomputed; with sequence parallelism all-gather and reduce-scatter cost the same.
     times = 6 if megatron.recompute is Recompute.LAYERS else 4
     adapted = model.adapted
     trained_weights = stage.weights if adapted is None else adapted // (division.tensor * division.pipeline)
     gradients = 4 * trained_weights + size * trained_weights * megatron.distributed_optimizer
     if not megatron.distributed_optimizer:
         gradients *= 2
-    along = megatron.sequence_parallel and division.tensor > 1
+    is_sequence_parallel = megatron.sequence_parallel and division.tensor > 1
     return {
         "tensor": layers * times * 2 * ring(division.tensor, states),
-        # Keys and values of the others forward, again backward, and their gradients.
+        # Keys and values of the other ranks in the forward and backward pass, and their gradients.
         "context": layers
         * 3
         * ring(division.context, 1)
@@ -96,5 +103,5 @@ def _megatron(model: TrainedModel, division: Division) -> dict[str, float]:
         / division.tensor,
         "expert": sparse * 4 * ring(division.expert, states * shape.experts_per_token / division.tensor),
         "data": model.work.updates * ring(division.replicas, gradients),
-        "pipeline": 2 * states / (division.tensor if along else 1) * (division.pipeline > 1),
+        "pipeline": 2 * states / (division.tensor if is_sequence_parallel else 1) * (division.pipeline > 1),
     }

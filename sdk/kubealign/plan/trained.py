@@ -1,4 +1,4 @@
-"""The memory of a model that is trained: policy or critic, on either backend."""
+"""Memory of a trained model (policy or critic) on either backend."""
 
 from dataclasses import dataclass
 
@@ -15,13 +15,13 @@ from kubealign.spec.megatron import Recompute
 from kubealign.spec.precision import Precision
 from kubealign.spec.training import Trainer
 
-#: Tokens of the torch backend's packs on a CPU: as training/torch_backend/passes.py has it.
+#: Tokens per pack of the torch backend on a CPU; the same as in training/torch_backend/passes.py.
 CPU_TOKENS = 1024
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What is trained and with what. has_vocabulary: whether the vocabulary's head is computed."""
+    """A model with its trainer and workload. has_vocabulary: False for a trunk with a scalar head."""
 
     shape: ModelShape
     trainer: Trainer
@@ -31,6 +31,7 @@ class TrainedModel:
 
     @property
     def precision(self) -> Precision:
+        """Precision of the computation."""
         found: Precision = self.trainer.backend.value.precision
         return found
 
@@ -42,34 +43,36 @@ class TrainedModel:
 
     @property
     def adapted(self) -> int | None:
-        """Weights of the whole adapter; None: there is none."""
+        """Weights of the whole adapter; None: no adapter."""
         lora = self.trainer.lora
         return None if lora is None else parameters.adapter(self.shape, lora)
 
     def tokens(self, replicas: int) -> int:
-        """Tokens of one forward pass on one of `replicas` ranks that share the sequences."""
+        """Return the tokens of one forward pass on one of `replicas` data-parallel ranks."""
         share = -(-self.work.minibatch_tokens // replicas)
-        most: int = self.trainer.backend.value.microbatch_tokens
+        limit: int = self.trainer.backend.value.microbatch_tokens
         if self.device is Device.CPU and self.trainer.backend.torch is not None:
-            most = min(most, CPU_TOKENS)
-        return max(self.work.sequence, min(most, share))
+            limit = min(limit, CPU_TOKENS)
+        return max(self.work.sequence, min(limit, share))
 
 
 def trained(model: TrainedModel) -> Moment:
-    """One rank's memory at its height, of the stage that needs the most."""
+    """Return the memory peak of one rank in the stage with the largest peak."""
     base = {"process": CONTEXT if model.device is Device.GPU else PROCESS}
     if model.trainer.backend.megatron is None:
-        found = highest(_torch(model))
+        peak = highest(_torch(model))
     else:
         division = division_of(model.trainer)
-        held = stages(model.shape, division, model.has_vocabulary)
-        found = highest(moment for stage in held for moment in _megatron(model, stage, division))
-    return Moment(found.name, base | {name: size for name, size in found.parts.items() if size})
+        all_stages = stages(model.shape, division, model.has_vocabulary)
+        peak = highest(moment for stage in all_stages for moment in _megatron(model, stage, division))
+    return Moment(peak.name, base | {name: size for name, size in peak.parts.items() if size})
 
 
 def _torch(model: TrainedModel) -> list[Moment]:
-    """The heights of one update: the head's backward pass, the last layer's, and the optimiser's step. An
-    update has several forward passes as a rule, so gradients are there from the start."""
+    """Return the peaks of one update: the head's backward pass, the last layer's, and the optimiser step.
+
+    An update usually has several forward passes, so gradients exist from the start.
+    """
     shape, trainer, precision = model.shape, model.trainer, model.precision
     ranks, size = trainer.ranks, width(precision)
     states = torch_states(model.weights, model.adapted, precision, ranks)
@@ -78,7 +81,7 @@ def _torch(model: TrainedModel) -> list[Moment]:
     costs = [layer_cost(shape, index, precision, lean) for index in range(shape.layers)]
     spec = trainer.backend.torch
     recompute = Recompute.LAYERS if spec and spec.gradient_checkpointing else Recompute.NOTHING
-    kept = sum(cost.kept(1, False, recompute) for cost in costs) + ends(
+    saved = sum(cost.kept(1, False, recompute) for cost in costs) + ends(
         shape, precision, model.has_vocabulary
     )
     again = max(cost.kept(1, False, Recompute.NOTHING) for cost in costs)
@@ -86,7 +89,7 @@ def _torch(model: TrainedModel) -> list[Moment]:
     largest = max(parameters.embedding(shape), shape.hidden * shape.intermediate)
     head = head_working(shape, tokens, precision) if model.has_vocabulary else 0
     if model.adapted is not None and head:
-        # No gradient of a frozen head's weight.
+        # A frozen head has no weight gradient.
         head -= size * parameters.embedding(shape)
     matrix = size * shape.hidden * shape.intermediate if model.adapted is None else 0
     trained_weights = model.weights if model.adapted is None else model.adapted
@@ -95,13 +98,13 @@ def _torch(model: TrainedModel) -> list[Moment]:
         Moment(
             "head's backward",
             states
-            | {"activations": int(tokens * kept), "head": head}
+            | {"activations": int(tokens * saved), "head": head}
             | _gathered(model, size, in_layers=False),
         ),
         Moment(
             "layers' backward",
             states
-            | {"activations": int(tokens * (kept + working)), "working": matrix}
+            | {"activations": int(tokens * (saved + working)), "working": matrix}
             | _gathered(model, size, in_layers=True),
         ),
         Moment("optimiser's step", states | {"working": step}),
@@ -109,10 +112,12 @@ def _torch(model: TrainedModel) -> list[Moment]:
 
 
 def _gathered(model: TrainedModel, size: int, in_layers: bool) -> dict[str, int]:
-    """What FSDP2 holds whole besides its slices: the embeddings, which stay between the passes, two blocks
-    and the buffer that a third comes in. In the layers' backward pass also a block's gradient with its copy
-    in fp32 for the sum, and the head's gradient, which is summed at the end. One rank in fp32 is not
-    sharded."""
+    """Return unsharded FSDP2 tensors: the embeddings, which stay gathered between the passes, two blocks and
+    the buffer of a third.
+
+    In the layers' backward pass also a block's gradient with its fp32 copy for the reduction, and the
+    head's gradient, which is reduced at the end. One rank in fp32 is not sharded.
+    """
     if model.trainer.ranks == 1 and model.precision is Precision.FLOAT32:
         return {}
     shape = model.shape
@@ -125,8 +130,11 @@ def _gathered(model: TrainedModel, size: int, in_layers: bool) -> dict[str, int]
 
 
 def _megatron(model: TrainedModel, stage: Stage, division: Division) -> list[Moment]:
-    """Of a rank of this stage. One forward, one backward in turn (Narayanan et al. 2021): a stage holds as
-    many micro-batches as there are stages from it to the end."""
+    """Return the peaks of a rank in this stage.
+
+    With the 1F1B schedule (Narayanan et al. 2021), a stage holds as many microbatches as there are stages
+    from it to the end.
+    """
     shape, trainer, precision = model.shape, model.trainer, model.precision
     megatron = trainer.backend.megatron
     assert megatron is not None
@@ -136,7 +144,7 @@ def _megatron(model: TrainedModel, stage: Stage, division: Division) -> list[Mom
     tokens = -(-model.tokens(division.data) // division.context)
     costs = [layer_cost(shape, index, precision) for index in stage.layers]
     split, sequence = division.tensor, megatron.sequence_parallel
-    kept = sum(cost.kept(split, sequence, megatron.recompute) for cost in costs)
+    saved = sum(cost.kept(split, sequence, megatron.recompute) for cost in costs)
     in_flight = division.pipeline - stage.index
     again = 0.0
     if megatron.recompute is not Recompute.NOTHING:
@@ -146,13 +154,13 @@ def _megatron(model: TrainedModel, stage: Stage, division: Division) -> list[Mom
         )
     working = max(cost.working for cost in costs) / split + again
     if stage.has_head:
-        kept += ends(shape, precision, model.has_vocabulary) / (split if sequence else 1)
+        saved += ends(shape, precision, model.has_vocabulary) / (split if sequence else 1)
     head = 0
     if stage.has_head and model.has_vocabulary:
         head = head_working(shape, tokens, precision, split)
     trained_weights = stage.weights if adapted is None else adapted
     share = division.replicas if megatron.distributed_optimizer else 1
-    activations = int(tokens * (in_flight * kept + working))
+    activations = int(tokens * (in_flight * saved + working))
     return [
         Moment(f"backward of stage {stage.index}", states | {"activations": activations, "head": head}),
         Moment(

@@ -1,15 +1,16 @@
-"""The vocabulary's head: logits are there a chunk at a time."""
+"""Memory of the language-modelling head, whose logits are computed in chunks."""
 
 from kubealign.plan.shape import ModelShape
 from kubealign.spec.precision import Precision
 
-#: Logits of one chunk, in fp32: as training/torch_backend/chunked_logits.py has it.
+#: fp32 logits per chunk; the same as in training/torch_backend/chunked_logits.py.
 CHUNK = 1 << 24
 
 
 def head_working(shape: ModelShape, tokens: int, precision: Precision, tensor: int = 1) -> int:
-    """Bytes that the head has in hand in its backward pass: two chunks in fp32 (and in bf16 the gradient of
-    one), and the gradient of its weight before it is added."""
+    """Return temporary bytes of the head's backward pass: two chunks in fp32 (in bf16 plus the gradient of
+    one), and the gradient of the head's weight before it is accumulated.
+    """
     vocabulary = -(-shape.vocabulary // tensor)
     rows = min(tokens, max(1, CHUNK // vocabulary))
     size = 2 if precision is Precision.BFLOAT16 else 4

@@ -1,19 +1,27 @@
-"""How many tokens a step has, from the job's own numbers."""
+"""Workload of a step in tokens, from the job's fields."""
 
 from dataclasses import dataclass
 
 from kubealign.spec.job import AlignmentJobSpec
 
-#: Where a job sets no bound on its prompts.
+#: Assumed prompt length if the job sets no limit.
 ASSUMED_PROMPT = 1024
-#: Where a job's rows hold responses, which no field bounds.
+#: Assumed length of responses in the job's rows, which no field limits.
 ASSUMED_RESPONSE = 1024
 
 
 @dataclass(frozen=True)
 class Work:
-    """prompt, response: the longest, in tokens. sequences: of one step. epochs: times that each is trained
-    on. updates: optimiser steps of one step. assumed: what no field says, in words."""
+    """Tokens and sequences of one step.
+
+    Attributes:
+        prompt: Maximum prompt length in tokens.
+        response: Maximum response length in tokens.
+        sequences: Sequences of one step.
+        epochs: Optimisation epochs over the sequences.
+        updates: Optimiser steps of one step.
+        assumed: Descriptions of assumed values that no field states.
+    """
 
     prompt: int
     response: int
@@ -24,12 +32,12 @@ class Work:
 
     @property
     def sequence(self) -> int:
-        """Tokens of the longest sequence."""
+        """Maximum sequence length in tokens."""
         return self.prompt + self.response
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step, if all are the longest."""
+        """Tokens of a step if all sequences have the maximum length."""
         return self.sequences * self.sequence
 
     @property
@@ -39,21 +47,27 @@ class Work:
 
 
 def work_of(spec: AlignmentJobSpec, prompt: int | None = None, response: int | None = None) -> Work:
-    """prompt, response: tokens that are known better than the spec says them; None: what it says, or an
-    assumption, which is told."""
+    """Return the workload of a job.
+
+    Args:
+        prompt: Known prompt length in tokens; None: the spec's value, or an assumption that is reported.
+        response: Known response length in tokens; None: the same.
+    """
     algorithm, data = spec.algorithm.value, spec.data.value
     assumed = []
     if prompt is None:
         prompt = data.max_tokens
     if prompt is None:
         prompt = ASSUMED_PROMPT
-        assumed.append(f"prompts of {prompt} tokens, for spec.data.{spec.data.member}.maxTokens is not set")
+        assumed.append(
+            f"prompts of {prompt} tokens, because spec.data.{spec.data.member}.maxTokens is not set"
+        )
     sampled = bool(algorithm.samples)
     if response is None and sampled:
         response = spec.rollout.sampling.max_tokens
     if response is None:
         response = ASSUMED_RESPONSE
-        assumed.append(f"responses of {response} tokens, which the rows hold and no field bounds")
+        assumed.append(f"responses of {response} tokens in the rows, which no field limits")
     return Work(
         prompt,
         response,
@@ -65,7 +79,7 @@ def work_of(spec: AlignmentJobSpec, prompt: int | None = None, response: int | N
 
 
 def _sequences(algorithm: object) -> int:
-    """Sequences that one step trains on; of preferences two a row."""
+    """Return the sequences of one step; each preference row has two."""
     prompts = getattr(algorithm, "prompts_per_step", None)
     if prompts is not None:
         return int(prompts) * int(getattr(algorithm, "samples_per_prompt", 1))

@@ -1,1 +1,1 @@
-"""Training again on the batches that a run has recorded."""
+"""Replay: training again on the recorded batches of a run."""

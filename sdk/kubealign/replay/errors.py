@@ -1,5 +1,5 @@
-"""Why a run cannot be trained on again."""
+"""Errors of replays."""
 
 
 class CannotReplay(Exception):
-    """Something of the recorded run is missing, or is not what it was. Names it."""
+    """Part of the recorded run is missing, or has changed. The message names the part."""

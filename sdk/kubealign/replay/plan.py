@@ -1,4 +1,4 @@
-"""A run that trains on what another run has recorded, and the processes that it has."""
+"""Replay plan: the recorded run and steps that a run trains on, and its processes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +15,11 @@ _WHO = (Role.TRAINER, Role.CRITIC, Role.DRIVER)
 
 
 class Replay(BaseModel):
-    """RUN/replay.json of a run that makes no batches of its own. run: folder of the one that was recorded.
-    Steps first_step to last_step are trained again; with first_step above 1 from the commit of the step
-    before."""
+    """RUN/replay.json of a run that generates no batches. run: directory of the recorded run.
+
+    Steps first_step to last_step are trained again; with first_step above 1 from the checkpoint of the
+    step before.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,14 +28,14 @@ class Replay(BaseModel):
     last_step: int = Field(ge=1)
 
     def write(self, run_dir: Path) -> None:
-        """Whole at any moment."""
+        """Write the file atomically."""
         draft = run_dir / f".{FILE}"
         draft.write_text(self.model_dump_json(indent=2) + "\n")
         draft.replace(run_dir / FILE)
 
 
 def read_replay(run_dir: Path) -> Replay | None:
-    """None for a run that makes its own batches. Raises CannotReplay for a file that says nothing."""
+    """Read the plan; None for a run with batches of its own. Raises ReplayError for an invalid file."""
     try:
         return Replay.model_validate_json((run_dir / FILE).read_bytes())
     except FileNotFoundError:
@@ -43,14 +45,17 @@ def read_replay(run_dir: Path) -> Replay | None:
 
 
 def replay_roles(job: AlignmentJob) -> tuple[Process, ...]:
-    """Those who train, and the driver: nothing is prepared, sampled or scored."""
-    kept = [process for process in roles(job) if process.role in _WHO and process.group != PREPARE]
-    groups = {process.group for process in kept}
+    """Return the processes of a replay: trainer, critic and driver, without preparation, sampling and
+    scoring.
+    """
+    replayed = [process for process in roles(job) if process.role in _WHO and process.group != PREPARE]
+    groups = {process.group for process in replayed}
     return tuple(
-        replace(process, after=tuple(group for group in process.after if group in groups)) for process in kept
+        replace(process, after=tuple(group for group in process.after if group in groups))
+        for process in replayed
     )
 
 
 def processes_of(job: AlignmentJob, run_dir: Path) -> tuple[Process, ...]:
-    """The processes of the job whose run lies in this folder."""
+    """Return the processes of the job with this run directory."""
     return roles(job) if read_replay(run_dir) is None else replay_roles(job)

@@ -1,8 +1,8 @@
-"""What each step of a run was trained on, as it lies in RUN/batches.
+"""Recorded batches of a run's steps in RUN/batches.
 
-step-00000012.safetensors: the batch, its columns as in batch.proto. step-00000012.json: one line that says of
-it what a batch does not hold, and its checksum. The line is removed first and written last, so a batch with a
-line is whole.
+step-00000012.safetensors: the batch, its columns as in batch.proto. step-00000012.json: one line with the
+step's other inputs and the batch's checksum. The line is removed first and written last, so a batch with a
+line is complete.
 """
 
 import re
@@ -18,12 +18,14 @@ _LINE = re.compile(r"step-(\d{8,})\.json")
 
 
 class RecordedStep(BaseModel):
-    """One step's batch. sample_ids: of its sequences. groups: its prompts, in their order; of given rows the
-    names of their sequences. attempts: of each group that was sampled, how often it had been asked for again;
-    empty for given rows.
+    """Record of one step's batch.
 
-    version: of the weights that trained on it. algorithm_state: digest of what the algorithm had kept until
-    then. digest: xxh3-128 of the batch's file, hexadecimal.
+    sample_ids: of its sequences. groups: its prompts, in order; for given rows the names of their
+    sequences. attempts: number of retries of each sampled group; empty for given rows.
+
+    version: of the weights that trained on the batch. algorithm_state: digest of the algorithm's state
+    before the step.
+    digest: xxh3-128 of the batch's file, hexadecimal.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,15 +52,15 @@ def line_path(folder: Path, step: int) -> Path:
 
 
 def recorded_steps(folder: Path) -> list[int]:
-    """The steps that have a line, in their order."""
+    """Return the steps that have a record, ascending."""
     if not folder.is_dir():
         return []
-    found = (_LINE.fullmatch(path.name) for path in folder.iterdir())
-    return sorted(int(match[1]) for match in found if match)
+    matches = (_LINE.fullmatch(path.name) for path in folder.iterdir())
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def read_line(folder: Path, step: int) -> RecordedStep:
-    """What is said of a step's batch. Raises CannotReplay, with the file that is missing or damaged."""
+    """Read the record of a step. Raises ReplayError, with the file that is missing or damaged."""
     path = line_path(folder, step)
     try:
         line = RecordedStep.model_validate_json(path.read_bytes())
@@ -66,9 +68,9 @@ def read_line(folder: Path, step: int) -> RecordedStep:
         raise CannotReplay(f"step {step}: {path} cannot be read ({error.strerror})") from error
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the whole file"
+        field = ".".join(str(part) for part in first["loc"]) or "the whole file"
         raise CannotReplay(
-            f"step {step}: {path} is not the record of a step ({place}: {first['msg']})"
+            f"step {step}: {path} is not the record of a step ({field}: {first['msg']})"
         ) from error
     if line.step != step:
         raise CannotReplay(f"step {step}: {path} is the record of step {line.step}")
@@ -76,9 +78,8 @@ def read_line(folder: Path, step: int) -> RecordedStep:
 
 
 def read_batch(folder: Path, line: RecordedStep) -> bytes:
-    """The bytes of a step's batch, as they were written. Raises CannotReplay for a file that is missing or
-    has been altered."""
-    # With what runs jobs, not with the bare sdk.
+    """Return the bytes of a step's batch. Raises ReplayError for a file that is missing or was altered."""
+    # Installed with the services, not with the bare SDK.
     import xxhash
 
     path = batch_path(folder, line.step)
@@ -86,9 +87,10 @@ def read_batch(folder: Path, line: RecordedStep) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise CannotReplay(f"step {line.step}: {path} cannot be read ({error.strerror})") from error
-    found = xxhash.xxh3_128_hexdigest(data)
-    if found != line.digest:
+    actual_digest = xxhash.xxh3_128_hexdigest(data)
+    if actual_digest != line.digest:
         raise CannotReplay(
-            f"step {line.step}: {path} has been altered: its checksum is {found}, recorded was {line.digest}"
+            f"step {line.step}: {path} has been altered: its checksum is {actual_digest}, "
+            f"recorded was {line.digest}"
         )
     return data

@@ -1,8 +1,8 @@
-"""The job's certificate authority: one CA a job, one certificate a role, for servers and clients alike.
+"""Certificate authority of a job: one CA per job, one certificate per role, for servers and clients alike.
 
-A certificate's identity is its one URI name, `spiffe://kubealign/JOB/ROLE`, in the form of the SPIFFE ID
-standard (https://github.com/spiffe/spiffe/blob/main/standards/SPIFFE-ID.md).
-Needs `cryptography`: imported by whoever issues.
+A certificate's identity is its only URI name, `spiffe://kubealign/JOB/ROLE`, a SPIFFE ID
+(https://github.com/spiffe/spiffe/blob/main/standards/SPIFFE-ID.md).
+Requires `cryptography`; imported only by code that issues certificates.
 """
 
 import os
@@ -21,20 +21,20 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from kubealign.process import Role, TlsFiles
 
 LOOPBACK = ("localhost", "127.0.0.1")
-# A certificate is valid from a little before it is made: clocks of several machines differ.
+# Certificates are valid from slightly before their creation, as machine clocks differ.
 _SKEW = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
 class IssuedCertificate:
-    """A role's certificate and private key (PKCS #8, not encrypted), both PEM."""
+    """Certificate and private key (PKCS #8, unencrypted) of a role, both PEM."""
 
     certificate_pem: bytes
     key_pem: bytes
 
 
 class Authority:
-    """Signs the certificates of one job. Its private key stays with whoever starts the job."""
+    """Signs the certificates of one job. The private key stays with the process that starts the job."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
@@ -42,9 +42,10 @@ class Authority:
 
     @classmethod
     def create(cls, job_name: str, lifetime: timedelta) -> "Authority":
-        """A new CA for the job. It and all that it issues expire together, after `lifetime`.
+        """Create a CA for a job. The CA and its certificates expire together, after `lifetime`.
 
-        Raises ValueError when the lifetime is not positive."""
+        Raises ValueError if the lifetime is not positive.
+        """
         if lifetime <= timedelta(0):
             raise ValueError(f"the lifetime of certificates is {lifetime}: it must be positive")
         key = ec.generate_private_key(ec.SECP256R1())
@@ -69,13 +70,14 @@ class Authority:
 
     @property
     def certificate_pem(self) -> bytes:
-        """What peers verify certificates with."""
+        """CA certificate with which peers verify certificates."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def issue(self, role: Role, hosts: Sequence[str] = LOOPBACK) -> IssuedCertificate:
-        """A certificate that names the role: good at `hosts` (names or addresses), and as a client.
+        """Issue a certificate of a role, valid as a server at `hosts` (names or addresses) and as a client.
 
-        Raises ValueError for what is neither."""
+        Raises ValueError for a host that is neither.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         identity = identity_of(self.job_name, role)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(role))])
@@ -104,13 +106,15 @@ class Authority:
         return IssuedCertificate(certificate.public_bytes(serialization.Encoding.PEM), _private_pem(key))
 
     def save(self, directory: Path) -> None:
-        """Write ca.pem and ca-key.pem, readable by their owner alone."""
+        """Write ca.pem and ca-key.pem, readable by their owner only."""
         write_private(directory / "ca.pem", self.certificate_pem)
         write_private(directory / "ca-key.pem", _private_pem(self._key))
 
     @classmethod
     def load(cls, directory: Path) -> "Authority":
-        """Read what `save` wrote. Raises FileNotFoundError; ValueError when they are not a CA and its key."""
+        """Read the files written by `save`. Raises FileNotFoundError, and ValueError if they are not a CA and
+        its key.
+        """
         certificate = x509.load_pem_x509_certificate((directory / "ca.pem").read_bytes())
         key = serialization.load_pem_private_key((directory / "ca-key.pem").read_bytes(), password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
@@ -119,12 +123,12 @@ class Authority:
 
 
 def identity_of(job_name: str, role: Role) -> str:
-    """The URI in a role's certificate."""
+    """Return the URI in a role's certificate."""
     return f"spiffe://kubealign/{job_name}/{role}"
 
 
 def write_tls(directory: Path, authority: Authority, role: Role, hosts: Sequence[str] = LOOPBACK) -> TlsFiles:
-    """Issue a certificate; write ca.pem, ROLE.pem and ROLE-key.pem, which their owner alone can read."""
+    """Issue a certificate and write ca.pem, ROLE.pem and ROLE-key.pem, readable by their owner only."""
     issued = authority.issue(role, hosts)
     files = TlsFiles(
         ca=directory / "ca.pem", certificate=directory / f"{role}.pem", key=directory / f"{role}-key.pem"
@@ -137,7 +141,7 @@ def write_tls(directory: Path, authority: Authority, role: Role, hosts: Sequence
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone may read, in one step: no reader sees half of it."""
+    """Write a file readable by its owner only. The write is atomic: no reader sees a partial file."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

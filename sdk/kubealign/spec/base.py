@@ -1,4 +1,6 @@
-"""What every part of the spec is made of: camelCase fields, no unknown ones, unions with one member set."""
+"""Base classes, validators and string types of the spec models: camelCase fields, strict types, one-of
+unions.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
@@ -19,7 +21,7 @@ from kubealign.spec.paths import local_path
 
 
 class Spec(BaseModel):
-    """A part of the spec. Fields are camelCase in documents, snake_case in Python."""
+    """Base class of spec models. Fields are camelCase in documents and snake_case in Python."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -32,7 +34,11 @@ class Spec(BaseModel):
 
 
 def incoherent(title: str, *problems: tuple[tuple[str | int, ...], Any, str]) -> ValidationError:
-    """What a model validator raises about fields below it: (path, what it held, what it may hold) of each."""
+    """Build the ValidationError of a model validator about fields below the model.
+
+    Args:
+        problems: (path below the model, invalid value, message) of each error.
+    """
     return ValidationError.from_exception_data(
         title,
         [
@@ -45,40 +51,45 @@ def incoherent(title: str, *problems: tuple[tuple[str | int, ...], Any, str]) ->
 
 
 def alias(model: type[BaseModel], name: str) -> str:
-    """The name that a field has in documents."""
+    """Return the name of a field in documents."""
     return model.model_fields[name].alias or name
 
 
 def exactly_one(model: Spec, names: list[str], example: str = "") -> None:
-    """Raise unless exactly one of these fields of the model is set."""
-    chosen = [name for name in names if getattr(model, name) is not None]
-    if len(chosen) == 1:
+    """Raise PydanticCustomError unless exactly one of the named fields of the model is set."""
+    set_names = [name for name in names if getattr(model, name) is not None]
+    if len(set_names) == 1:
         return
     members = ", ".join(alias(type(model), name) for name in names)
     empty = [
-        alias(type(model), name) for name in names if name in model.model_fields_set and name not in chosen
+        alias(type(model), name) for name in names if name in model.model_fields_set and name not in set_names
     ]
-    if chosen:
-        found = " and ".join(alias(type(model), name) for name in chosen) + " are set: remove all but one"
+    if set_names:
+        problem = (
+            " and ".join(alias(type(model), name) for name in set_names) + " are set: remove all but one"
+        )
     elif empty:
-        found = f"{empty[0]} is null: give it a value, or {{}} for its defaults"
+        problem = f"{empty[0]} is null: give it a value, or {{}} for its defaults"
     else:
-        found = "none is set" + (f": write {example}" if example else "")
+        problem = "none is set" + (f": write {example}" if example else "")
     raise PydanticCustomError(
-        "union", "exactly one of {members} must be set; {found}", {"members": members, "found": found}
+        "union", "exactly one of {members} must be set; {found}", {"members": members, "found": problem}
     )
 
 
 def unique(key: str) -> Any:
-    """For a list of objects: no two have the same value in this field, by its name in documents and Python.
-    It is what Kubernetes merges the list by."""
+    """Return a validator for lists of objects: the field `key` must differ in all entries.
+
+    Kubernetes merges the list by this field. `key` is the camelCase name.
+    """
 
     def check(entries: Any) -> Any:
-        held = [getattr(entry, to_snake(key)) for entry in entries or ()]
-        again = [index for index, value in enumerate(held) if value in held[:index]]
-        if again:
+        values = [getattr(entry, to_snake(key)) for entry in entries or ()]
+        duplicates = [index for index, value in enumerate(values) if value in values[:index]]
+        if duplicates:
             problems = (
-                ((index, key), held[index], f"another entry has this {key}: change one") for index in again
+                ((index, key), values[index], f"another entry has this {key}: change one")
+                for index in duplicates
             )
             raise incoherent("list", *problems)
         return entries
@@ -87,23 +98,23 @@ def unique(key: str) -> Any:
 
 
 def merged_by(key: str) -> dict[str, Any]:
-    """What the JSON schema of such a list says."""
+    """Return the JSON schema keywords of a list that is merged by a key."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
 def _check_distinct(entries: list[str]) -> list[str]:
-    again = [index for index, value in enumerate(entries) if value in entries[:index]]
-    if again:
+    duplicates = [index for index, value in enumerate(entries) if value in entries[:index]]
+    if duplicates:
         raise incoherent(
-            "list", *(((index,), entries[index], "stands here twice: remove one") for index in again)
+            "list", *(((index,), entries[index], "occurs twice: remove one") for index in duplicates)
         )
     return entries
 
 
-#: For a list of texts: no two are the same.
+#: Validator for lists of texts: all entries must differ.
 distinct = AfterValidator(_check_distinct)
 
-#: What the JSON schema of such a list says.
+#: JSON schema keywords of a list with distinct entries.
 AS_SET = {"x-kubernetes-list-type": "set"}
 
 
@@ -114,49 +125,54 @@ def _union_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 class Union(Spec):
-    """A choice, as Kubernetes spells one: an object of which exactly one field is set.
+    """Object of which exactly one field must be set: a union in the Kubernetes API convention.
 
-    `member` is the name of the field that is set (snake_case), `value` what it holds.
+    `member` is the snake_case name of the field that is set, and `value` is its value.
     """
 
     model_config = ConfigDict(json_schema_extra=_union_schema)
 
-    # The member that an empty object stands for; None: one must be named.
+    # Member that an empty object means; None: a member must be named.
     default_member: ClassVar[str | None] = None
 
     @model_validator(mode="before")
     @classmethod
     def _default(cls, data: Any) -> Any:
+        """Replace an empty object by the default member."""
         if data == {} and cls.default_member is not None:
             return {alias(cls, cls.default_member): {}}
         return data
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Union":
+        """Check that exactly one field is set."""
         exactly_one(self, list(type(self).model_fields))
         return self
 
     @property
     def member(self) -> str:
+        """Name of the field that is set (snake_case)."""
         return next(name for name in type(self).model_fields if getattr(self, name) is not None)
 
     @property
     def value(self) -> Any:
+        """Value of the field that is set."""
         return getattr(self, self.member)
 
 
 def _absolute(value: str, info: ValidationInfo) -> str:
+    """Make a path absolute from the folder in the validation context."""
     folder: Path | None = (info.context or {}).get("folder")
     return value if folder is None else local_path(value, folder)
 
 
-#: A file or folder. When a job's file is loaded, relative paths are made absolute from that file's folder.
+#: A file or folder. Loading a job's file makes relative paths absolute from that file's folder.
 FilePath: TypeAlias = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_absolute)]
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
-# Written out, for \w is all of Unicode's letters in one regular expression engine and ASCII's in another.
+# Character classes are written out, because \w is Unicode in some regular expression engines but not in all.
 PYTHON_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 MODULE_FUNCTION = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 ENV_NAME = r"^[A-Z_a-z][0-9A-Z_a-z]*$"
@@ -170,7 +186,7 @@ QUALIFIED_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]
 TEMPLATE = r"^([^{}]|\{\{|\}\}|\{[^{}]+\})*$"
 QUANTITY = r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$"
 
-#: The patterns of the spec in words.
+#: Descriptions of the patterns for error messages and documentation.
 PATTERNS = {
     JOB_NAME: "lower-case letters, digits and hyphens, with a letter first and a letter or digit last",
     VOLUME_PATH: "a path within the volume, without a leading / and without ..",
@@ -187,13 +203,13 @@ PATTERNS = {
     MODULE_FUNCTION: "a module and a function in it, such as package.module:function",
 }
 
-#: A letter first, as a Service's name must have; at most 52 characters, so that its name fits in a DNS label.
+#: Begins with a letter, as Service names must; at most 52 characters, so that derived names fit a DNS label.
 JobName: TypeAlias = Annotated[str, Field(pattern=JOB_NAME, max_length=52)]
 
-#: The names of rewards and scores; with reward- before and -0 behind they still fit in a DNS label.
+#: Names of rewards and scores; with the prefix reward- and the suffix -0 they still fit in a DNS label.
 Name: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL, max_length=50)]
 
-#: The names of most objects of Kubernetes.
+#: Names of most Kubernetes objects.
 ObjectName: TypeAlias = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
 
 #: A file or folder within a volume; empty: the volume's root.
@@ -202,5 +218,5 @@ VolumePath: TypeAlias = Annotated[str, Field(pattern=VOLUME_PATH, max_length=102
 #: Names, branches and the like.
 ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 
-#: The largest of what is counted.
+#: Maximum of integer fields without a smaller bound.
 MOST = 2**31 - 1

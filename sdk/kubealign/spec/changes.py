@@ -1,6 +1,6 @@
-"""What of a job may change once it exists."""
+"""Fields of a job that may change after the job has been created."""
 
-#: On one machine, between two runs: whatever lies below. It alters how the job runs, not what it learns.
+#: Fields that may change between two runs on one machine. They affect how the job runs, not its result.
 HARMLESS = (
     "metadata.labels",
     "metadata.annotations",
@@ -12,11 +12,11 @@ HARMLESS = (
     "spec.rollout.minReplicas",
 )
 
-#: On one machine, between two runs: may only grow.
+#: Field that may only increase between two runs on one machine.
 MAX_STEPS = "spec.maxSteps"
 
-#: In a cluster, at any time: what the operator itself acts on. The roles read everything else from the
-#: document that the job was started with, so a change there would say what is not so.
+#: Fields that may change at any time in a cluster, because only the operator reads them. The roles read all
+#: other fields from the document with which the job was started, so changes there would have no effect.
 IN_CLUSTER = (
     "spec.suspend",
     "spec.rollout.replicas",

@@ -1,7 +1,8 @@
-"""Which fields of a spec go together.
+"""Rules that span several fields of a spec.
 
-Each check is a function whose parameters are named for the fields of the spec that it reads, so that the
-checks whose fields are sound can be made while other fields are in error.
+The parameters of each check are named after the fields of the spec that the check reads, so that checks
+whose fields
+are valid can run while other fields are invalid.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,15 +28,15 @@ from kubealign.spec.validation import Validation
 if TYPE_CHECKING:
     from kubealign.spec.job import Critic, Reference, Teacher
 
-#: (path below the spec, what it held, what it may hold).
+#: (path below the spec, invalid value, message).
 Problem: TypeAlias = tuple[Place, Any, str]
 
-#: Names of process groups and metrics that a reward or score would be taken for.
+#: Names of process groups and metrics that must not be used for a reward or score.
 RESERVED_NAMES = {"reference": "the reference model", "teacher": "the teacher", "loss": "the validation loss"}
 
 
 def problems(fields: Mapping[str, Any]) -> Iterator[Problem]:
-    """Every field that does not go with another, as far as the given fields (by snake_case name) tell."""
+    """Yield every violated rule, as far as the given fields (by snake_case name) allow a check."""
     for check in _CHECKS:
         needs = signature(check).parameters
         if all(name in fields for name in needs):
@@ -47,22 +48,22 @@ def _name(algorithm: Algorithm) -> str:
 
 
 def _data_fits(algorithm: Algorithm, data: Data) -> Iterator[Problem]:
-    wanted = algorithm.value.data
-    if data.member != wanted:
-        yield ("data", data.member), data.value, f"{_name(algorithm)} learns from {wanted}: set data.{wanted}"
+    kind = algorithm.value.data
+    if data.member != kind:
+        yield ("data", data.member), data.value, f"{_name(algorithm)} learns from {kind}: set data.{kind}"
 
 
 def _rewards_fit(algorithm: Algorithm, rewards: list[Reward]) -> Iterator[Problem]:
     if algorithm.value.needs_rewards and not rewards:
-        choosing = "" if algorithm.value.rewards is Use.NEEDED else " to choose by"
-        yield ("rewards",), rewards, f"{_name(algorithm)} needs rewards{choosing}: name at least one"
+        purpose = "" if algorithm.value.rewards is Use.NEEDED else " to choose by"
+        yield ("rewards",), rewards, f"{_name(algorithm)} needs rewards{purpose}: name at least one"
     if algorithm.value.rewards is Use.NONE and rewards:
         remedy = "remove them (validation.sampling.scores measures samples)"
         yield ("rewards",), rewards, f"{_name(algorithm)} does not use rewards: {remedy}"
     for index, reward in enumerate(rewards):
         if reward.placement is RewardPlacement.WITH_CRITIC and not algorithm.value.critic:
-            place = ("rewards", index, "placement")
-            yield place, reward.placement, f"{_name(algorithm)} has no critic: set Own"
+            path = ("rewards", index, "placement")
+            yield path, reward.placement, f"{_name(algorithm)} has no critic: set Own"
 
 
 def _names_differ(rewards: list[Reward], validation: Validation | None) -> Iterator[Problem]:
@@ -73,11 +74,11 @@ def _names_differ(rewards: list[Reward], validation: Validation | None) -> Itera
         scores = enumerate(validation.sampling.scores)
         entries += [(("validation", "sampling", "scores", i, "name"), score.name) for i, score in scores]
     taken: set[str] = set()
-    for place, name in entries:
+    for path, name in entries:
         if name in taken:
-            yield place, name, "another reward or validation score has this name: rename one"
+            yield path, name, "another reward or validation score has this name: rename one"
         if name in RESERVED_NAMES:
-            yield place, name, f"this name stands for {RESERVED_NAMES[name]}: choose another"
+            yield path, name, f"this name stands for {RESERVED_NAMES[name]}: choose another"
         taken.add(name)
 
 
@@ -108,10 +109,10 @@ def _reference_fits(
         remedy = "remove it"
         if algorithm.value.online:
             remedy += f", or set algorithm.{_name(algorithm)}.kl.fixed.coefficient above 0"
-        yield ("reference",), reference, f"{_name(algorithm)} is held to no reference in this job: {remedy}"
+        yield ("reference",), reference, f"{_name(algorithm)} uses no reference in this job: {remedy}"
     elif reference.placement is ReferencePlacement.ADAPTER_OFF and trainer.lora is None:
-        place = ("reference", "placement")
-        yield place, reference.placement, "needs an adapter to switch off: set trainer.lora, or Own"
+        path = ("reference", "placement")
+        yield path, reference.placement, "needs an adapter to switch off: set trainer.lora, or Own"
 
 
 def _teacher_fits(algorithm: Algorithm, teacher: "Teacher | None") -> Iterator[Problem]:
@@ -124,8 +125,8 @@ def _teacher_fits(algorithm: Algorithm, teacher: "Teacher | None") -> Iterator[P
 def _turns_fit(algorithm: Algorithm, data: Data) -> Iterator[Problem]:
     chat = None if data.demonstrations is None else data.demonstrations.format.chat
     if chat is not None and chat.turns is not Turns.LAST and not algorithm.value.turns:
-        place = ("data", "demonstrations", "format", "chat", "turns")
-        yield place, chat.turns, f"{_name(algorithm)} has one response to a row: set Last"
+        path = ("data", "demonstrations", "format", "chat", "turns")
+        yield path, chat.turns, f"{_name(algorithm)} has one response to a row: set Last"
 
 
 def _ratings_fit(algorithm: Algorithm, data: Data) -> Iterator[Problem]:
@@ -135,19 +136,19 @@ def _ratings_fit(algorithm: Algorithm, data: Data) -> Iterator[Problem]:
     for name in ("chosen_rating", "rejected_rating"):
         if getattr(layout.value, name) is None:
             field = alias(type(layout.value), name)
-            place = ("data", "preferences", "format", layout.member, field)
-            yield place, None, f"{_name(algorithm)} learns from ratings: name the column that holds them"
+            path = ("data", "preferences", "format", layout.member, field)
+            yield path, None, f"{_name(algorithm)} learns from ratings: name the column that holds them"
 
 
 def _trainer_fits(algorithm: Algorithm, trainer: Trainer) -> Iterator[Problem]:
-    # An API server fills the defaults in, so they say nothing.
+    # The API server fills in defaults, so defaults must be accepted.
     if not algorithm.value.trains and trainer != Trainer():
-        yield ("trainer",), trainer, f"{_name(algorithm)} makes no weights: remove it"
+        yield ("trainer",), trainer, f"{_name(algorithm)} produces no weights: remove it"
 
 
 def _rollout_fits(algorithm: Algorithm, rollout: Rollout, validation: Validation | None) -> Iterator[Problem]:
     sampled = validation is not None and validation.sampling is not None
-    # An API server fills the defaults in, so they say nothing.
+    # The API server fills in defaults, so defaults must be accepted.
     if not algorithm.value.samples and not sampled and rollout != Rollout():
         yield (
             ("rollout",),
@@ -156,8 +157,8 @@ def _rollout_fits(algorithm: Algorithm, rollout: Rollout, validation: Validation
         )
     learns = algorithm.value.samples and algorithm.value.trains
     if learns and rollout.sampling.temperature == 0:
-        place = ("rollout", "sampling", "temperature")
-        yield place, 0, f"must be above 0: {_name(algorithm)} learns from what it samples"
+        path = ("rollout", "sampling", "temperature")
+        yield path, 0, f"must be above 0: {_name(algorithm)} learns from what it samples"
 
 
 def _placement_fits(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> Iterator[Problem]:
@@ -165,72 +166,76 @@ def _placement_fits(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) ->
         return
     own = "set rollout.placement to Own"
     if not algorithm.value.trains:
-        place: Place = ("rollout", "placement")
-        yield place, rollout.placement, f"{_name(algorithm)} has no trainer to live with: set Own"
+        path: Place = ("rollout", "placement")
+        yield (
+            path,
+            rollout.placement,
+            f"{_name(algorithm)} has no trainer whose processes could be shared: set Own",
+        )
         return
     if rollout.replicas != trainer.ranks:
         text = f"each of the trainer's processes has one worker: write {trainer.ranks}, or {own}"
         yield ("rollout", "replicas"), rollout.replicas, text
     if rollout.engine.torch is None:
         member = alias(Engine, rollout.engine.member)
-        text = f"only the torch engine lives with the trainer: set torch, or {own}"
+        text = f"only the torch engine can run in the trainer's processes: set torch, or {own}"
         yield ("rollout", "engine", member), rollout.engine.value, text
     elif rollout.engine.torch.tensor_parallel != 1:
-        place = ("rollout", "engine", "torch", "tensorParallel")
+        path = ("rollout", "engine", "torch", "tensorParallel")
         text = f"a worker WithTrainer is one process: write 1, or {own}"
-        yield place, rollout.engine.torch.tensor_parallel, text
+        yield path, rollout.engine.torch.tensor_parallel, text
     if trainer.backend.torch is None:
-        text = f"only the torch backend gives its memory to generation: set torch, or {own}"
+        text = f"only the torch backend can offload its memory during generation: set torch, or {own}"
         yield ("trainer", "backend", trainer.backend.member), trainer.backend.value, text
     staleness = getattr(algorithm.value, "max_staleness", 0)
     if staleness:
-        place = ("algorithm", _name(algorithm), "maxStaleness")
-        yield place, staleness, f"training and generation take turns: write 0, or {own}"
+        path = ("algorithm", _name(algorithm), "maxStaleness")
+        yield path, staleness, f"training and generation take turns: write 0, or {own}"
     if rollout.refit.in_flight not in (None, InFlight.DRAIN):
-        place = ("rollout", "refit", "inFlight")
+        path = ("rollout", "refit", "inFlight")
         text = f"training and generation take turns: write Drain, or {own}"
-        yield place, rollout.refit.in_flight, text
+        yield path, rollout.refit.in_flight, text
 
 
 def _in_flight_fits(rollout: Rollout) -> Iterator[Problem]:
     drains = rollout.refit.in_flight in (None, InFlight.DRAIN)
     if not drains and rollout.engine.member in ENGINES_OF_OTHERS:
-        place = ("rollout", "refit", "inFlight")
+        path = ("rollout", "refit", "inFlight")
         text = f"{alias(Engine, rollout.engine.member)} cannot tell which weights made which token: "
-        yield place, rollout.refit.in_flight, text + "write Drain, or set rollout.engine.torch"
+        yield path, rollout.refit.in_flight, text + "write Drain, or set rollout.engine.torch"
 
 
 def _overlong_fits(algorithm: Algorithm, rollout: Rollout) -> Iterator[Problem]:
     penalty = getattr(algorithm.value, "overlong", None)
     most = rollout.sampling.max_tokens
     if penalty is not None and penalty.buffer_tokens > most:
-        place = ("algorithm", _name(algorithm), "overlong", "bufferTokens")
-        yield place, penalty.buffer_tokens, f"must be at most rollout.sampling.maxTokens ({most})"
+        path = ("algorithm", _name(algorithm), "overlong", "bufferTokens")
+        yield path, penalty.buffer_tokens, f"must be at most rollout.sampling.maxTokens ({most})"
 
 
 def _validation_fits(algorithm: Algorithm, validation: Validation | None) -> Iterator[Problem]:
     if validation is None:
         return
-    name, wanted, held = _name(algorithm), algorithm.value.data, validation.data
+    name, kind, rows = _name(algorithm), algorithm.value.data, validation.data
     if not algorithm.value.trains:
-        yield ("validation",), validation, f"{name} makes no weights to be measured: remove it"
+        yield ("validation",), validation, f"{name} produces no weights to validate: remove it"
         return
     if algorithm.value.makes is Makes.REWARD_MODEL:
         if validation.sampling is not None:
-            place: Place = ("validation", "sampling")
-            yield place, validation.sampling, "a reward model gives scores, not responses: remove it"
-        if held.member != wanted:
+            path: Place = ("validation", "sampling")
+            yield path, validation.sampling, "a reward model gives scores, not responses: remove it"
+        if rows.member != kind:
             yield (
-                ("validation", "data", held.member),
-                held.value,
-                f"{name} validates on {wanted}: set data.{wanted}",
+                ("validation", "data", rows.member),
+                rows.value,
+                f"{name} validates on {kind}: set data.{kind}",
             )
-    elif algorithm.value.samples and held.member != "prompts":
-        yield ("validation", "data", held.member), held.value, f"{name} validates on prompts"
-    elif held.member not in (wanted, "prompts"):
-        yield ("validation", "data", held.member), held.value, f"{name} validates on {wanted} or prompts"
-    elif held.member == "prompts" and not algorithm.value.samples and validation.sampling is None:
-        remedy = f"prompts alone have no loss: set it, or validate on {wanted}"
+    elif algorithm.value.samples and rows.member != "prompts":
+        yield ("validation", "data", rows.member), rows.value, f"{name} validates on prompts"
+    elif rows.member not in (kind, "prompts"):
+        yield ("validation", "data", rows.member), rows.value, f"{name} validates on {kind} or prompts"
+    elif rows.member == "prompts" and not algorithm.value.samples and validation.sampling is None:
+        remedy = f"prompts alone have no loss: set it, or validate on {kind}"
         yield ("validation", "sampling"), None, remedy
 
 

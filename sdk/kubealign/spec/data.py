@@ -1,4 +1,4 @@
-"""Which rows the job learns from, and how their columns are read."""
+"""Training and validation data: sources of rows and the columns to read."""
 
 from enum import StrEnum
 from typing import Annotated, Any, TypeAlias
@@ -21,21 +21,20 @@ from kubealign.spec.base import (
 from kubealign.spec.paths import local_path
 from kubealign.spec.placeholders import well_formed
 
-#: The name of a column of the data set.
+#: Name of a column of the data set.
 Column: TypeAlias = ShortText
 
-#: Text with columns' names in braces.
+#: Text with column names in braces.
 Template: TypeAlias = Annotated[
     str,
-    # The pattern is for an API server: here is said which brace it is.
+    # The pattern is for the API server only; the validator's error names the wrong brace.
     Field(min_length=1, max_length=16384, json_schema_extra={"pattern": TEMPLATE}),
     AfterValidator(well_formed),
 ]
 
 
 class Overlong(StrEnum):
-    """What becomes of a row whose prompt is too long. Drop: left out and counted. Truncate: cut from
-    the left. Fail: the job ends."""
+    """Drop: the row is skipped and counted. Truncate: the prompt is cut on the left. Fail: the job fails."""
 
     DROP = "Drop"
     TRUNCATE = "Truncate"
@@ -43,6 +42,7 @@ class Overlong(StrEnum):
 
 
 def _folder_or_name(value: str, info: ValidationInfo) -> str:
+    """Make the path of a data set folder absolute; names on the hub stay unchanged."""
     folder = (info.context or {}).get("folder")
     is_folder = value.startswith(("./", "../", "~/")) or value in {".", ".."}
     return local_path(value, folder) if folder is not None and is_folder else value
@@ -54,74 +54,77 @@ class HuggingFaceDataset(Spec):
     name: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_folder_or_name)] = Field(
         description="Name on the hub, such as openai/gsm8k; a folder begins with ./ or /."
     )
-    config: ShortText | None = Field(None, description="One of the data set's configurations.")
-    split: ShortText = Field("train", description="One of its splits; slices such as train[:1%] are allowed.")
+    config: ShortText | None = Field(None, description="Configuration of the data set.")
+    split: ShortText = Field(
+        "train", description="Split of the data set; slices such as train[:1%] are allowed."
+    )
     revision: ShortText | None = Field(
-        None, description="Commit, tag or branch; pin a commit to be able to repeat the job."
+        None, description="Commit, tag or branch; pin a commit to make the job reproducible."
     )
 
 
 class VolumeFile(Spec):
-    """A file of a Kubernetes volume."""
+    """A file in a Kubernetes volume."""
 
-    claim_name: ObjectName = Field(description="PersistentVolumeClaim.")
-    path: VolumePath = Field(min_length=1, description="File within it.")
+    claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
+    path: VolumePath = Field(min_length=1, description="File within the volume.")
 
 
-#: The file of a job's result that holds the rows it made: one JSON object a line.
+#: File in the result of a job that holds its rows: one JSON object per line.
 JOB_ROWS = "data.jsonl"
 
 
 class JobData(Spec):
-    """The rows that another AlignmentJob of the same namespace made (generate or annotate), which must have
-    succeeded before."""
+    """The rows produced by another AlignmentJob of the same namespace.
+
+    The other job (generate or annotate) must have succeeded.
+    """
 
     name: JobName = Field(description="metadata.name of the other job.")
 
 
 class DataSource(Union):
-    """Where rows come from."""
+    """Source of the rows."""
 
     path: FilePath | None = Field(
         None,
-        description="A .jsonl, .json or .parquet file; relative to the job's file when run on one machine.",
+        description="A .jsonl, .json or .parquet file; relative to the job's file on one machine.",
     )
     hugging_face: HuggingFaceDataset | None = Field(None, description="A data set of the Hugging Face hub.")
-    volume: VolumeFile | None = Field(None, description="A file of a Kubernetes volume.")
-    job: JobData | None = Field(None, description="The rows that another job made.")
+    volume: VolumeFile | None = Field(None, description="A file in a Kubernetes volume.")
+    job: JobData | None = Field(None, description="The rows produced by another job.")
 
 
 class PromptText(Spec):
     """Prompts as plain text."""
 
-    prompt: Column = Field("prompt", description="Column with the prompt.")
+    prompt: Column = Field("prompt", description="Column of the prompt.")
 
 
 class PromptMessages(Spec):
-    """Prompts as messages."""
+    """Prompts as chat messages."""
 
     messages: Column = Field(
-        "messages", description="Column with a list of {role, content}, the last one of the user."
+        "messages", description="Column of a list of {role, content} messages that ends with a user message."
     )
 
 
 class PromptFormat(Union):
-    """How a row holds a prompt: `text` as it stands, or `chat`, through the tokenizer's template."""
+    """Format of the prompts: `text` as it is, or `chat` through the tokenizer's chat template."""
 
     text: PromptText | None = Field(None, description="Plain text.")
-    chat: PromptMessages | None = Field(None, description="Messages.")
+    chat: PromptMessages | None = Field(None, description="Chat messages.")
 
 
 class DemonstrationText(Spec):
     """Prompt and response as plain text."""
 
-    prompt: Column = Field("prompt", description="Column with the prompt.")
-    response: Column = Field("response", description="Column with the response to imitate.")
+    prompt: Column = Field("prompt", description="Column of the prompt.")
+    response: Column = Field("response", description="Column of the target response.")
 
 
 class Turns(StrEnum):
-    """Which of the assistant's messages are imitated. Last: the last one. All: each. Weighted: those that do
-    not say weight: 0."""
+    """Last: the last message. All: every message. Weighted: every message without weight: 0."""
 
     LAST = "Last"
     ALL = "All"
@@ -129,32 +132,33 @@ class Turns(StrEnum):
 
 
 class DemonstrationMessages(Spec):
-    """A conversation whose last message is the assistant's."""
+    """A conversation that ends with an assistant message."""
 
     messages: Column = Field(
-        "messages", description="Column with a list of {role, content}, the last one of the assistant."
+        "messages",
+        description="Column of a list of {role, content} messages that ends with an assistant message.",
     )
-    turns: Turns = Field(Turns.LAST, description="Which of the assistant's messages are imitated.")
+    turns: Turns = Field(Turns.LAST, description="Assistant messages that are trained on.")
 
 
 class DemonstrationFormat(Union):
-    """How a row holds a prompt and the response to imitate."""
+    """Format of a prompt and its target response."""
 
     text: DemonstrationText | None = Field(None, description="Plain text.")
-    chat: DemonstrationMessages | None = Field(None, description="Messages.")
+    chat: DemonstrationMessages | None = Field(None, description="Chat messages.")
 
 
 class PreferenceText(Spec):
     """A prompt and two responses as plain text."""
 
-    prompt: Column = Field("prompt", description="Column with the prompt.")
-    chosen: Column = Field("chosen", description="Column with the better response.")
-    rejected: Column = Field("rejected", description="Column with the worse response.")
+    prompt: Column = Field("prompt", description="Column of the prompt.")
+    chosen: Column = Field("chosen", description="Column of the better response.")
+    rejected: Column = Field("rejected", description="Column of the worse response.")
     chosen_rating: Column | None = Field(
-        None, description="Column with the better response's rating, for rpo; null: there is none."
+        None, description="Column of the better response's rating, for rpo; null: none."
     )
     rejected_rating: Column | None = Field(
-        None, description="Column with the worse response's rating, for rpo; null: there is none."
+        None, description="Column of the worse response's rating, for rpo; null: none."
     )
 
 
@@ -162,38 +166,42 @@ class PreferenceMessages(Spec):
     """Two conversations that differ in their last message."""
 
     chosen: Column = Field(
-        "chosen", description="Column with a list of {role, content} that ends with the better answer."
+        "chosen",
+        description="Column of a list of {role, content} messages that ends with the better response.",
     )
-    rejected: Column = Field("rejected", description="The same for the worse answer.")
+    rejected: Column = Field(
+        "rejected",
+        description="Column of a list of {role, content} messages that ends with the worse response.",
+    )
     chosen_rating: Column | None = Field(
-        None, description="Column with the better answer's rating, for rpo; null: there is none."
+        None, description="Column of the better response's rating, for rpo; null: none."
     )
     rejected_rating: Column | None = Field(
-        None, description="Column with the worse answer's rating, for rpo; null: there is none."
+        None, description="Column of the worse response's rating, for rpo; null: none."
     )
 
 
 class PreferenceFormat(Union):
-    """How a row holds a prompt with a better and a worse response."""
+    """Format of a prompt with a better and a worse response."""
 
     text: PreferenceText | None = Field(None, description="Plain text.")
-    chat: PreferenceMessages | None = Field(None, description="Messages.")
+    chat: PreferenceMessages | None = Field(None, description="Chat messages.")
 
 
-#: One column for each score that is learned; they name the scores.
+#: One column for each score that is trained; the columns name the scores.
 RatingColumns: TypeAlias = Annotated[
     list[Column], Field(min_length=1, max_length=64, json_schema_extra=AS_SET), distinct
 ]
 
 
 class RatingText(Spec):
-    """Prompt and response as plain text, with numbers."""
+    """Prompt and response as plain text, with ratings."""
 
-    prompt: Column = Field("prompt", description="Column with the prompt.")
-    response: Column = Field("response", description="Column with the response.")
+    prompt: Column = Field("prompt", description="Column of the prompt.")
+    response: Column = Field("response", description="Column of the response.")
     ratings: RatingColumns = Field(
         ["rating"],
-        description="Columns with numbers, each of which is a score of its own; null in a row: not known.",
+        description="Rating columns, each of which is trained as a score of its own; null in a row: unknown.",
     )
 
 
@@ -201,81 +209,98 @@ class RatingMessages(Spec):
     """A conversation whose last message is rated."""
 
     messages: Column = Field(
-        "messages", description="Column with a list of {role, content}, the last one of the assistant."
+        "messages",
+        description="Column of a list of {role, content} messages that ends with an assistant message.",
     )
     ratings: RatingColumns = Field(
         ["rating"],
-        description="Columns with numbers, each of which is a score of its own; null in a row: not known.",
+        description="Rating columns, each of which is trained as a score of its own; null in a row: unknown.",
     )
 
 
 class RatingFormat(Union):
-    """How a row holds a response with its ratings."""
+    """Format of a response with its ratings."""
 
     text: RatingText | None = Field(None, description="Plain text.")
-    chat: RatingMessages | None = Field(None, description="Messages.")
+    chat: RatingMessages | None = Field(None, description="Chat messages.")
 
 
 class UnpairedText(Spec):
-    """Prompt and response as plain text, and whether the response is good."""
+    """Prompt and response as plain text, with a label for good or bad."""
 
-    prompt: Column = Field("prompt", description="Column with the prompt.")
-    response: Column = Field("response", description="Column with the response.")
-    label: Column = Field("label", description="Column with true for a good response, false for a bad one.")
+    prompt: Column = Field("prompt", description="Column of the prompt.")
+    response: Column = Field("response", description="Column of the response.")
+    label: Column = Field(
+        "label", description="Column of the label: true for a good response, false for a bad one."
+    )
 
 
 class UnpairedMessages(Spec):
-    """A conversation, and whether its last message is good."""
+    """A conversation, with a label for its last message."""
 
     messages: Column = Field(
-        "messages", description="Column with a list of {role, content}, the last one of the assistant."
+        "messages",
+        description="Column of a list of {role, content} messages that ends with an assistant message.",
     )
-    label: Column = Field("label", description="Column with true for a good answer, false for a bad one.")
+    label: Column = Field(
+        "label", description="Column of the label: true for a good response, false for a bad one."
+    )
 
 
 class UnpairedFormat(Union):
-    """How a row holds a response and whether it is good."""
+    """Format of a response labelled good or bad."""
 
     text: UnpairedText | None = Field(None, description="Plain text.")
-    chat: UnpairedMessages | None = Field(None, description="Messages.")
+    chat: UnpairedMessages | None = Field(None, description="Chat messages.")
 
 
 class _DataSet(Spec):
-    source: DataSource = Field(description="Where the rows come from.")
+    """Fields of all data sets."""
+
+    source: DataSource = Field(description="Source of the rows.")
     max_tokens: int | None = Field(
-        None, ge=1, le=MOST, description="Longest prompt, in tokens; null: what the context leaves."
+        None,
+        ge=1,
+        le=MOST,
+        description="Maximum prompt length in tokens; null: limited by the context length.",
     )
     overlong: Overlong = Field(
-        Overlong.DROP, description="What becomes of rows with longer prompts; dropped ones are counted."
+        Overlong.DROP, description="Treatment of rows with longer prompts; dropped rows are counted."
     )
     limit: int | None = Field(
         None, ge=1, le=MOST, description="Use only the first rows of the source, this many."
     )
-    shuffle: bool = Field(True, description="A new order each epoch, seeded by the job. false: as they lie.")
+    shuffle: bool = Field(
+        True,
+        description="Shuffle the rows in each epoch, seeded by the job. false: keep the order of the source.",
+    )
     values: dict[str, Any] = Field(
         default_factory=dict,
         max_length=64,
-        description="Columns that every row has with these values, such as quality: 4, in place of its own "
-        "of that name.",
+        description="Constant columns added to every row, such as quality: 4; they replace columns of "
+        "the same name.",
     )
     template: Template | None = Field(
         None,
-        description="The prompt, with the row's columns in braces, such as '{prompt} quality:{quality}'; "
-        "{prompt} is the text prompt, or the user's last message. null: the prompt as it is.",
+        description="Template of the prompt, with the row's columns in braces, such as '{prompt} "
+        "quality:{quality}'; {prompt} is the text prompt or the last user message. null: "
+        "the prompt unchanged.",
     )
 
 
 class Prompts(_DataSet):
-    """Rows with prompts; other columns are passed to the rewards."""
+    """Rows with prompts. All other columns are passed to the rewards."""
 
-    format: PromptFormat = Field(PromptFormat(text=PromptText()), description="Which columns hold what.")
+    format: PromptFormat = Field(
+        PromptFormat(text=PromptText()), description="Columns and format of the rows."
+    )
 
 
 class Demonstrations(_DataSet):
-    """Rows with prompts and responses to imitate."""
+    """Rows with prompts and target responses."""
 
     format: DemonstrationFormat = Field(
-        DemonstrationFormat(text=DemonstrationText()), description="Which columns hold what."
+        DemonstrationFormat(text=DemonstrationText()), description="Columns and format of the rows."
     )
 
 
@@ -283,33 +308,35 @@ class Preferences(_DataSet):
     """Rows with a better and a worse response."""
 
     format: PreferenceFormat = Field(
-        PreferenceFormat(text=PreferenceText()), description="Which columns hold what."
+        PreferenceFormat(text=PreferenceText()), description="Columns and format of the rows."
     )
 
 
 class Ratings(_DataSet):
     """Rows with a response and its ratings."""
 
-    format: RatingFormat = Field(RatingFormat(text=RatingText()), description="Which columns hold what.")
+    format: RatingFormat = Field(
+        RatingFormat(text=RatingText()), description="Columns and format of the rows."
+    )
 
 
 class Unpaired(_DataSet):
-    """Rows with a response that is good or bad."""
+    """Rows with a response labelled good or bad."""
 
     format: UnpairedFormat = Field(
-        UnpairedFormat(text=UnpairedText()), description="Which columns hold what."
+        UnpairedFormat(text=UnpairedText()), description="Columns and format of the rows."
     )
 
 
 class Data(Union):
-    """Rows. Which member fits depends on the algorithm."""
+    """Rows of one kind. The algorithm determines which member fits."""
 
     prompts: Prompts | None = Field(None, description="For algorithms that sample.")
     demonstrations: Demonstrations | None = Field(
         None, description="For sft, distillation, spin and annotate."
     )
     preferences: Preferences | None = Field(
-        None, description="For rewardModel with bradleyTerry, dpo and its kin."
+        None, description="For rewardModel with bradleyTerry, and for dpo, ipo, rpo, orpo and simpo."
     )
     ratings: Ratings | None = Field(None, description="For rewardModel with regression.")
     unpaired: Unpaired | None = Field(None, description="For kto.")

@@ -1,4 +1,4 @@
-"""Jobs whose models or rows are the results of other jobs: who waits for whom."""
+"""Dependencies between jobs: models and rows that are results of other jobs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -15,21 +15,24 @@ from kubealign.spec.paths import Place, dotted
 
 
 def dependencies(job: AlignmentJob) -> set[str]:
-    """The names of the jobs whose results this one reads."""
+    """Return the names of the jobs whose results the job reads."""
     return {name for _, name in references(job)}
 
 
 def order(jobs: Sequence[AlignmentJob], finished: Callable[[str], bool]) -> list[AlignmentJob]:
-    """The jobs, each after those that it depends on, else as they came.
+    """Sort the jobs so that each follows its dependencies; otherwise keep the given order.
 
-    `finished` says whether a job that is not among them has a result. Raises SpecErrors for jobs that wait
-    for one another, and for results that nobody makes.
+    Args:
+        finished: Returns True if a job that is not in `jobs` has a result.
+
+    Raises:
+        SpecErrors: Jobs that wait for each other, or results that no job makes.
     """
     names = {job.name for job in jobs}
     errors = [
-        _unknown(job, place, name, names)
+        _unknown(job, path, name, names)
         for job in jobs
-        for place, name in references(job)
+        for path, name in references(job)
         if name not in names and not finished(name)
     ]
     by_name = {job.name: job for job in jobs}
@@ -46,7 +49,7 @@ def order(jobs: Sequence[AlignmentJob], finished: Callable[[str], bool]) -> list
 
 
 def _stable(sorter: "TopologicalSorter[str]", names: list[str]) -> Iterator[str]:
-    """Of the jobs that could come next, always the one that came first in the file."""
+    """Yield names in topological order; among the ready jobs always the first one in the file."""
     ready: set[str] = set()
     while sorter.is_active():
         ready |= set(sorter.get_ready())
@@ -57,17 +60,17 @@ def _stable(sorter: "TopologicalSorter[str]", names: list[str]) -> Iterator[str]
 
 
 def references(job: AlignmentJob) -> Iterator[tuple[Place, str]]:
-    """(place, name) of every other job whose result this one reads."""
-    for place, model in models(job):
+    """Yield (path, name) of every other job whose result the job reads."""
+    for path, model in models(job):
         if model.job is not None:
-            yield (*place, "job", "name"), model.job.name
-    for place, source in sources(job):
+            yield (*path, "job", "name"), model.job.name
+    for path, source in sources(job):
         if source.job is not None:
-            yield (*place, "job", "name"), source.job.name
+            yield (*path, "job", "name"), source.job.name
 
 
 def models(job: AlignmentJob) -> Iterator[tuple[Place, Model]]:
-    """(place, model) of every model that the document names."""
+    """Yield (path, model) of every model that the document names."""
     spec = job.spec
     yield ("spec", "policy", "model"), spec.policy.model
     if spec.critic is not None and spec.critic.model is not None:
@@ -84,37 +87,40 @@ def models(job: AlignmentJob) -> Iterator[tuple[Place, Model]]:
 
 
 def sources(job: AlignmentJob) -> Iterator[tuple[Place, DataSource]]:
-    """(place, source) of every data set that the document names."""
+    """Yield (path, source) of every data set that the document names."""
     sets: list[tuple[Place, Data]] = [(("spec", "data"), job.spec.data)]
     if job.spec.validation is not None:
         sets.append((("spec", "validation", "data"), job.spec.validation.data))
-    for place, data in sets:
-        yield (*place, data.member, "source"), data.value.source
+    for path, data in sets:
+        yield (*path, data.member, "source"), data.value.source
 
 
 def mismatches(jobs: Sequence[AlignmentJob]) -> Iterator[tuple[AlignmentJob, Place, str, str]]:
-    """(job, place, held, message) of every result that is used as what it is not."""
+    """Yield (job, path, value, message) of every reference to a result of the wrong kind."""
     by_name = {job.name: job for job in jobs}
     for job in jobs:
-        for place, name in references(job):
+        for path, name in references(job):
             if name not in by_name:
                 continue
-            message = misuse(place, name, by_name[name].spec.algorithm.value.makes)
+            message = misuse(path, name, by_name[name].spec.algorithm.value.makes)
             if message is not None:
-                yield job, place, name, message
+                yield job, path, name, message
 
 
 def misuse(place: Place, name: str, makes: Makes) -> str | None:
-    """Why the result of this job, which makes that, cannot stand at this place; None: it can."""
-    wanted = _wanted(place)
-    if makes in wanted:
+    """Return the error if a job with this kind of result must not be named at this path; None: the kind is
+    accepted.
+    """
+    accepted = _wanted(place)
+    if makes in accepted:
         return None
-    return f"must be a job that makes {' or '.join(_A[kind] for kind in wanted)}: {name} makes {_A[makes]}"
+    return f"must be a job that makes {' or '.join(_A[kind] for kind in accepted)}: {name} makes {_A[makes]}"
 
 
 def made_by(algorithm: Mapping[str, Any]) -> Makes | None:
-    """What a job makes whose spec.algorithm is this, as it stands in a document. None: it names no algorithm
-    that is known."""
+    """Return the kind of result of a job from its raw spec.algorithm. None: the algorithm is missing or
+    unknown.
+    """
     for name, entry in allowed(Algorithm).items():
         method = model_of(entry.annotation)
         if name in algorithm and method is not None and issubclass(method, Method):
@@ -122,31 +128,36 @@ def made_by(algorithm: Mapping[str, Any]) -> Makes | None:
     return None
 
 
-#: What jobs make, with an article.
+#: Kinds of result with their articles.
 _A = {Makes.POLICY: "a policy", Makes.REWARD_MODEL: "a reward model", Makes.DATA: "data"}
 
 
-def _wanted(place: Place) -> tuple[Makes, ...]:
-    """What the job named at this place may make."""
-    if "source" in place:
+def _wanted(path: Place) -> tuple[Makes, ...]:
+    """Return the kinds of result that are accepted at this path."""
+    if "source" in path:
         return (Makes.DATA,)
-    if place[1] == "rewards":
+    if path[1] == "rewards":
         return (Makes.REWARD_MODEL,)
-    return (Makes.POLICY, Makes.REWARD_MODEL) if place[1] == "critic" else (Makes.POLICY,)
+    return (Makes.POLICY, Makes.REWARD_MODEL) if path[1] == "critic" else (Makes.POLICY,)
 
 
-def _unknown(job: AlignmentJob, place: Place, name: str, names: set[str]) -> SpecError:
+def _unknown(job: AlignmentJob, path: Place, name: str, names: set[str]) -> SpecError:
+    """Build the error of a reference to a job that does not exist."""
     others = ", ".join(sorted(names - {job.name})) or "no other"
-    message = f"is no finished job and not in this file, which has {others}: run {name} first, or add it"
-    return SpecError(message, dotted(place), name, job=job.name)
+    message = f"is not a finished job and not in this file, which has {others}: run {name} first, or add it"
+    return SpecError(message, dotted(path), name, job=job.name)
 
 
 def _cycle(jobs: list[AlignmentJob]) -> SpecError:
-    """`jobs`: each depends on the next, the last is the first again."""
+    """Build the error of a dependency cycle.
+
+    Args:
+        jobs: Each job depends on the next one; the last job is the first again.
+    """
     first, needed = jobs[0], jobs[1].name
-    place = next(place for place, name in references(first) if name == needed)
+    path = next(path for path, name in references(first) if name == needed)
     if len(jobs) == 2:
         message = "waits for its own result: name another job or another model"
     else:
         message = f"waits for itself: {' needs '.join(job.name for job in jobs)}"
-    return SpecError(message, dotted(place), needed, job=first.name)
+    return SpecError(message, dotted(path), needed, job=first.name)

@@ -1,4 +1,4 @@
-"""The page about the spec, made from the models: `python -m kubealign.spec.document [--write PATH]`."""
+"""Renders docs/spec.md from the models: `python -m kubealign.spec.docs.spec_page [--write PATH]`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,10 +17,10 @@ from kubealign.spec.words import bounds_words, default_words, meaning, type_word
 _INTRODUCTION = """\
 # The spec
 
-<!-- Made from sdk/kubealign/spec by `python -m kubealign.spec.document --write docs/spec.md`. -->
+<!-- Generated from sdk/kubealign/spec by `python -m kubealign.spec.docs.spec_page --write docs/spec.md`. -->
 
-A job is one YAML document; a file may hold several, parted by `---`. `kubealign validate FILE` says
-everything that is wrong with a file, `kubealign run FILE` runs it on this machine. This is a whole job:
+A job is one YAML document; a file may contain several, separated by `---`. `kubealign validate FILE` reports
+all errors in a file, and `kubealign run FILE` runs the file's jobs on this machine. A complete job:
 
 ```yaml
 apiVersion: kubealign.dev/v1alpha1
@@ -33,54 +33,53 @@ spec:
   data: {demonstrations: {source: {path: data/train.jsonl}}}
 ```
 
-What holds everywhere:
+General rules:
 
-- **Unions.** Where it says *exactly one of*, the object has one of these fields and no other: `algorithm`
+- **Unions.** An object described by *exactly one of* must set exactly one of its fields: `algorithm`
   is `{sft: {...}}` or `{ppo: {...}}`. `{}` is a member with its defaults.
-- **Types are strict**, as a Kubernetes API server has them: `5` is a number, `"5"` is text. `1e-7` is a
-  number. Whole numbers are at most 2147483647 where nothing else is said.
-- **No nulls.** Where the default is `null`, the field may be left out; `null` itself says nothing more.
-- **File paths** are relative to the folder of the job's file, those given by a parameter or an override too.
-- **Jobs that build on one another.** A model can be the result of another job, `model: {job: {name: sums}}`.
-  Jobs of one file run in the order of these references.
-- **Parameters.** `${NAME}` in a value is filled in by `--param NAME=VALUE`, `${NAME:-default}` has a
-  default, `$${` is `${` itself. Inside `{ }` and `[ ]` put it in quotes:
-  `{path: "${DATA}/train.jsonl"}`.
+- **Strict types**, as in a Kubernetes API server: `5` is a number, `"5"` is text, `1e-7` is a number.
+  Integers are at most 2147483647 unless stated otherwise.
+- **No nulls.** A field whose default is `null` may be omitted; an explicit `null` means the same.
+- **File paths** are relative to the folder of the job's file, including paths from parameters and overrides.
+- **Dependencies between jobs.** A model can be the result of another job, `model: {job: {name: sums}}`.
+  The jobs of one file run in the order of these references.
+- **Parameters.** `--param NAME=VALUE` replaces `${NAME}` in a value, `${NAME:-default}` has a default, and
+  `$${` stands for `${`. Inside `{ }` and `[ ]`, quote the value: `{path: "${DATA}/train.jsonl"}`.
 - **Overrides.** `--set spec.seed=2` sets a value in every job of the file, `--set sums:spec.seed=2`
-  in one alone. An entry of a list goes by its index or its name: `spec.rewards[0].weight`,
+  in one job only. Entries of a list are addressed by index or name: `spec.rewards[0].weight`,
   `spec.rewards.helpful.weight`.
 """
 
 _CLUSTER = """\
 ## In a cluster
 
-`kubectl apply` asks the API server, which checks a job before it is stored by a definition made from this
-same spec: types, bounds, unknown fields, unions, and which fields go together. What `kubealign validate`
-refuses, it refuses too, and names the field. It differs in this:
+On `kubectl apply`, the API server validates a job against a CustomResourceDefinition that is generated from
+this spec: types, bounds, unknown fields, unions, and rules that span several fields. The API server rejects
+every job that `kubealign validate` rejects, and names the field. The differences:
 
-- An unknown field is an error for kubectl; a client that does not ask for strict checks has it dropped.
-- A `null` stands for nothing. It is dropped, and with `--server-side` it can be refused: leave the field out.
-- `${NAME}` is not filled in, and several jobs of one file are taken one by one.
-- Of two fields that do not go together it may name the object around one of them.
-- `kubectl apply` and `kubectl apply --server-side` of one job do not mix: keep to the one that made it.
+- An unknown field is an error in kubectl; for clients without strict field validation, the field is dropped.
+- A `null` is dropped, and with `--server-side` it can be rejected: omit the field instead.
+- `${NAME}` is not replaced, and the jobs of one file are validated one by one.
+- If two fields conflict, the error may name the object that contains one of them.
+- Do not mix `kubectl apply` and `kubectl apply --server-side` for one job: use the one that created the job.
 
-What it cannot know, the operator finds out. Until it is mended, the job stays `Pending` and says so in
-`status.message` and its conditions:
+The operator checks the conditions that the API server cannot check. Until they are met, the job stays
+`Pending`, and `status.message` and the conditions state the reason:
 
-- that `checkpoint.volume` is there, which only a cluster needs, and that file paths are absolute;
-- that the jobs whose results it reads exist, do not wait for one another and end well;
-- that claims, ConfigMaps and Secrets exist, and that quota, policies and nodes let the pods run: what is
-  below `affinity`, and that each of `volumeMounts` has its volume, is checked when a pod is made.
+- `checkpoint.volume`, which only a cluster needs, is set, and file paths are absolute;
+- the jobs whose results are read exist, have no dependency cycle, and succeed;
+- claims, ConfigMaps and Secrets exist, and quota, policies and nodes allow the pods: the fields below
+  `affinity`, and the volume of each entry of `volumeMounts`, are validated when a pod is created.
 
-Files, columns, configurations of models and repositories of a hub are read by the job's own preparation:
-where they are not right, the job fails and says which.
+Files, columns, model configs and hub repositories are read by the job's own preparation: if one of them is
+invalid, the job fails with an error that names it.
 
 Once a job exists:
 """
 
 
 def page() -> str:
-    """docs/spec.md."""
+    """Return the text of docs/spec.md."""
     schemas = AlignmentJob.model_json_schema()
     definitions = {**schemas["$defs"], AlignmentJob.__name__: schemas}
     models = list(dict.fromkeys(_models(AlignmentJob)))
@@ -91,8 +90,8 @@ def page() -> str:
 def _in_a_cluster() -> str:
     rules = [
         *(f"`{path}` may change;" for path in IN_CLUSTER),
-        "labels and annotations may change, and reach the pods that are made from then on;",
-        "all else is fixed.",
+        "labels and annotations may change, and apply to pods that are created afterwards;",
+        "all other fields are immutable.",
     ]
     return _CLUSTER + "".join(f"\n- {rule}" for rule in rules) + "\n"
 
@@ -120,12 +119,12 @@ def _section(model: type[BaseModel], schema: dict[str, Any]) -> str:
     fields = allowed(model)
     lines = [f"## {model.__name__}", "", " ".join((model.__doc__ or "").split()), ""]
     if not fields:
-        return "\n".join([*lines, "It has no fields: `{}`.", ""])
+        return "\n".join([*lines, "No fields: `{}`.", ""])
     if issubclass(model, Union):
         default = model.default_member
-        ends = "" if default is None else f"; `{{}}` stands for `{{{alias(model, default)}: {{}}}}`"
+        default_note = "" if default is None else f"; `{{}}` stands for `{{{alias(model, default)}: {{}}}}`"
         lines += [
-            f"Exactly one of{ends}:",
+            f"Exactly one of{default_note}:",
             "",
             "| Field | Type | Bounds | Meaning |",
             "| --- | --- | --- | --- |",

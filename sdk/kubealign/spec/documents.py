@@ -1,4 +1,4 @@
-"""YAML text to documents: plain values, and the line that each came from."""
+"""Parses YAML text into documents: plain values with the source line of each."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from kubealign.spec.errors import SpecError, shown
 from kubealign.spec.parameters import MalformedParameter, MissingParameter, substitute
 from kubealign.spec.paths import Place, dotted
 
-#: Aliases make a short text stand for any number of values; a job has some hundred.
+#: YAML aliases can expand a short text to any number of values; a job has a few hundred.
 _MOST_VALUES = 100_000
 
 _TAG = "tag:yaml.org,2002:"
@@ -20,34 +20,34 @@ _TAG = "tag:yaml.org,2002:"
 
 @dataclass
 class Document:
-    """One document of a file."""
+    """One YAML document of a file."""
 
-    #: Place among the documents of the file, from 0.
+    #: Index among the documents of the file, from 0.
     index: int
     value: Any
-    #: Place -> line, from 1, of every value.
+    #: Path -> line of every value, from 1.
     lines: dict[Place, int]
-    #: Values that hold a parameter or come from the command line, as text: their type is the field's to say.
+    #: Values with a parameter or from the command line, as text; the field determines their type.
     texts: dict[Place, str] = field(default_factory=dict)
-    #: Values that were put there from the command line -> by what.
+    #: Path of a value set on the command line -> the option that set it.
     origins: dict[Place, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str | None:
-        """metadata.name, if it is there and is text."""
+        """metadata.name, if it is text."""
         metadata = self.value.get("metadata") if isinstance(self.value, dict) else None
         name = metadata.get("name") if isinstance(metadata, dict) else None
         return name if isinstance(name, str) else None
 
     def line(self, place: Place) -> int | None:
-        """The line of the value, or of the innermost one around it that has one."""
+        """Return the line of the value, or of the innermost enclosing value that has a line."""
         for length in range(len(place), -1, -1):
             if place[:length] in self.lines:
                 return self.lines[place[:length]]
         return None
 
     def error(self, place: Place, message: str, held: str = "") -> SpecError:
-        """The error that something is wrong at this place."""
+        """Build an error about the value at this path."""
         origin = next((o for at, o in self.origins.items() if place[: len(at)] == at), "")
         line = None if origin else self.line(place)
         if not origin and place:
@@ -58,7 +58,7 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's scalars as Kubernetes reads them: no dates, no base 60, and 1e-7 is a number."""
+    """YAML loader with Kubernetes' scalar types: no dates, no base 60, and 1e-7 is a number."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own name)
 
@@ -91,7 +91,7 @@ _SCALARS: dict[str, Callable[[str], Any]] = {
 
 
 def plain(text: str) -> Any:
-    """What the text stands for where YAML has it without quotes; itself, if it is no single YAML value."""
+    """Parse text as an unquoted YAML value; return the text itself if it is not a single YAML value."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -107,11 +107,12 @@ def plain(text: str) -> Any:
 def documents(
     text: str, parameters: Mapping[str, str], used: set[str]
 ) -> tuple[list[Document], list[SpecError]]:
-    """The documents of a text, empty ones left out, and what is wrong with them as YAML.
+    """Parse a text into its documents, without empty ones, and the YAML errors.
 
-    The names of the parameters that the text has are added to `used`.
+    Args:
+        used: Receives the names of all parameters in the text.
     """
-    found: list[Document] = []
+    result: list[Document] = []
     errors: list[SpecError] = []
     try:
         loader = _Loader(text)
@@ -120,12 +121,12 @@ def documents(
             document = Document(index, builder.whole(node), builder.lines, builder.texts)
             errors += [replace(error, document=index, job=document.name) for error in builder.errors]
             if document.value is not None:
-                found.append(document)
+                result.append(document)
     except yaml.YAMLError as error:
         errors.append(_not_yaml(error, text))
     except RecursionError:
         errors.append(SpecError("is not a job: its values are nested too deeply"))
-    return found, errors
+    return result, errors
 
 
 def _nodes(loader: _Loader) -> Iterator[Node]:
@@ -150,7 +151,7 @@ def _not_yaml(error: yaml.YAMLError, text: str) -> SpecError:
 
 
 class _Builder:
-    """One document's nodes to values."""
+    """Builds the values of one document from its YAML nodes."""
 
     def __init__(self, loader: _Loader, parameters: Mapping[str, str], used: set[str]) -> None:
         self.lines: dict[Place, int] = {}
@@ -164,71 +165,70 @@ class _Builder:
         self._count = 0
 
     def whole(self, node: Node) -> Any:
+        """Return the value of the document's root node."""
         return self._value(node, (), node)
 
-    def _wrong(self, node: Node, place: Place, message: str, held: str = "") -> None:
-        self.errors.append(SpecError(message, dotted(place), held, line=node.start_mark.line + 1))
+    def _wrong(self, node: Node, path: Place, message: str, value: str = "") -> None:
+        self.errors.append(SpecError(message, dotted(path), value, line=node.start_mark.line + 1))
 
-    def _value(self, node: Node, place: Place, key: Node) -> Any:
+    def _value(self, node: Node, path: Place, key: Node) -> Any:
         self._count += 1
         if self._count > _MOST_VALUES:
             raise yaml.YAMLError(f"its aliases stand for more than {_MOST_VALUES} values")
-        self.lines[place] = key.start_mark.line + 1
-        if any(node is other for other in self._open):
-            self._wrong(node, place, "refers to itself: write the value out")
+        self.lines[path] = key.start_mark.line + 1
+        if any(node is open_node for open_node in self._open):
+            self._wrong(node, path, "refers to itself: write the value out")
             return None
         self._open.append(node)
         try:
             if isinstance(node, ScalarNode):
-                return self._scalar(node, place)
+                return self._scalar(node, path)
             if isinstance(node, SequenceNode) and node.tag == _TAG + "seq":
-                return [self._value(item, (*place, index), item) for index, item in enumerate(node.value)]
+                return [self._value(item, (*path, index), item) for index, item in enumerate(node.value)]
             if isinstance(node, MappingNode) and node.tag == _TAG + "map":
-                return self._mapping(node, place)
-            return self._unknown_tag(node, place)
+                return self._mapping(node, path)
+            return self._unknown_tag(node, path)
         finally:
             self._open.pop()
 
-    def _mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
+    def _mapping(self, node: MappingNode, path: Place) -> dict[str, Any]:
         if id(node) not in self._flat:
             self._flat.add(id(node))
             seen: dict[str, int] = {}
             for key, _ in node.value:
                 if isinstance(key, ScalarNode) and key.tag != _TAG + "merge":
                     if key.value in seen:
-                        self._wrong(
-                            key, (*place, key.value), f"is there twice, first in line {seen[key.value]}"
-                        )
+                        self._wrong(key, (*path, key.value), f"occurs twice, first in line {seen[key.value]}")
                     seen[key.value] = key.start_mark.line + 1
             self._loader.flatten_mapping(node)
         result: dict[str, Any] = {}
         for key, value in node.value:
             if isinstance(key, ScalarNode):
-                result[key.value] = self._value(value, (*place, key.value), key)
+                result[key.value] = self._value(value, (*path, key.value), key)
             else:
-                self._wrong(key, place, "has a field whose name is not text")
+                self._wrong(key, path, "has a field whose name is not text")
         return result
 
-    def _scalar(self, node: ScalarNode, place: Place) -> Any:
+    def _scalar(self, node: ScalarNode, path: Place) -> Any:
         tag, text = node.tag, node.value
         if "${" in text:
             try:
                 text = substitute(text, self._parameters, self._used)
             except (MissingParameter, MalformedParameter) as error:
-                self._wrong(node, place, str(error), shown(node.value))
+                self._wrong(node, path, str(error), shown(node.value))
                 return node.value
-            self.texts[place] = text
+            self.texts[path] = text
             if node.style is None:
                 tag = str(self._loader.resolve(ScalarNode, text, (True, False)))  # type: ignore[no-untyped-call]
         kind = tag.removeprefix(_TAG)
         if kind not in _SCALARS:
-            return self._unknown_tag(node, place)
+            return self._unknown_tag(node, path)
         try:
             return _SCALARS[kind](text)
         except ValueError:
-            self._wrong(node, place, f"is tagged as {kind} and is none", shown(text))
+            self._wrong(node, path, f"is tagged as {kind} but is not one", shown(text))
             return None
 
-    def _unknown_tag(self, node: Node, place: Place) -> None:
+    def _unknown_tag(self, node: Node, path: Place) -> None:
         tag = node.tag.replace(_TAG, "!!")
-        self._wrong(node, place, f"has the tag {tag}, which a job has no use for: remove it")
+        self._wrong(node, path, f"has the tag {tag}, which jobs do not support: remove it")

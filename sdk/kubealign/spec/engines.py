@@ -1,4 +1,4 @@
-"""The engines that responses are generated with."""
+"""Generation engines."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -12,91 +12,120 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class OwnEngine(Spec):
-    """What our engine has, wherever it runs."""
+    """Fields of kubealign's own engine."""
 
-    precision: Precision = Field(Precision.FLOAT32, description="Of weights, cache and arithmetic.")
-    max_sequences: int = Field(128, ge=1, le=MOST, description="Sequences generated at the same time.")
+    precision: Precision = Field(
+        Precision.FLOAT32, description="Precision of weights, KV cache and computation."
+    )
+    max_sequences: int = Field(
+        128, ge=1, le=MOST, description="Maximum number of sequences generated concurrently."
+    )
     prefill_tokens: int = Field(
         4096,
         ge=1,
         le=MOST,
-        description="Most prompt tokens of one forward pass, beside those of the running sequences; longer "
-        "prompts are computed in parts.",
+        description="Maximum number of prompt tokens per forward pass, in addition to the tokens of "
+        "running sequences; longer prompts are prefilled in chunks.",
     )
     cache_share: Share = Field(
         0.85,
-        description="Share of the free memory (the accelerator's, or the machine's) that keys and values may "
-        "take; where it is used up, the youngest sequences wait and are computed again.",
+        description="Fraction of the free memory (of the accelerator, or of the machine) available to "
+        "the KV cache; when the cache is full, the youngest sequences are preempted and "
+        "recomputed.",
     )
     cache_gib: float | None = Field(
-        None, gt=0, description="Most GiB that keys and values take; null: as cacheShare says."
+        None, gt=0, description="Maximum size of the KV cache in GiB; null: determined by cacheShare."
     )
 
 
 class TorchEngine(OwnEngine):
-    """Our own engine on PyTorch: continuous batching over pages of keys and values."""
+    """kubealign's own engine on PyTorch: continuous batching with a paged KV cache."""
 
     tensor_parallel: int = Field(
-        1, ge=1, le=64, description="Processes (pods) of one worker that share the weights and the cache."
+        1, ge=1, le=64, description="Processes (pods) of one worker that share the weights and the KV cache."
     )
 
 
 class TritonEngine(OwnEngine):
-    """Our engine behind NVIDIA's Triton Inference Server: one beside each worker, or one that is there."""
+    """kubealign's own engine behind NVIDIA's Triton Inference Server, started beside each worker or already
+    running.
+    """
 
     endpoint: ShortText | None = Field(
         None,
-        description="host:port of the gRPC service of a Triton server that is there already, with the model "
-        "repository of kubealign; it sees the same shared memory. null: one is started beside each worker.",
+        description="host:port of the gRPC service of a running Triton server that serves kubealign's "
+        "model repository and shares the worker's shared memory. null: a server is started "
+        "beside each worker.",
     )
     start_timeout_seconds: float = Field(
         120.0,
         gt=0,
-        description="A server that is not ready, or not back, by then is an error.",
+        description="Time for the server to become ready, at start and after a restart.",
     )
 
 
 class BetweenPhases(StrEnum):
-    """While others use the accelerator. Resident: the engine keeps all that it has. Freed: it gives back its
-    weights and its cache, and takes them again with the next refit."""
+    """Resident: the engine keeps its weights and KV cache. Freed: the engine frees its weights and KV cache
+    and reloads them at the next refit.
+    """
 
     RESIDENT = "Resident"
     FREED = "Freed"
 
 
 class TensorRTLLMEngine(Spec):
-    """NVIDIA's TensorRT-LLM through its LLM interface, refitted in place."""
+    """NVIDIA's TensorRT-LLM through its LLM API, refitted in place."""
 
-    precision: Precision = Field(Precision.BFLOAT16, description="Of weights, cache and arithmetic.")
-    max_sequences: int = Field(256, ge=1, le=MOST, description="Sequences generated at the same time.")
-    tensor_parallel: int = Field(1, ge=1, le=64, description="Accelerators that share each layer's matrices.")
-    pipeline_parallel: int = Field(1, ge=1, le=64, description="Accelerators that share the layers.")
-    cache_share: Share = Field(0.85, description="Share of the free memory that the KV cache takes.")
+    precision: Precision = Field(
+        Precision.BFLOAT16, description="Precision of weights, KV cache and computation."
+    )
+    max_sequences: int = Field(
+        256, ge=1, le=MOST, description="Maximum number of sequences generated concurrently."
+    )
+    tensor_parallel: int = Field(
+        1, ge=1, le=64, description="Accelerators that share each layer's matrices (tensor parallelism)."
+    )
+    pipeline_parallel: int = Field(
+        1, ge=1, le=64, description="Accelerators that share the layers (pipeline parallelism)."
+    )
+    cache_share: Share = Field(0.85, description="Fraction of the free memory used for the KV cache.")
     between_phases: BetweenPhases = Field(
-        BetweenPhases.RESIDENT, description="What it keeps while it does not generate."
+        BetweenPhases.RESIDENT, description="Memory kept while another process uses the accelerator."
     )
 
 
 class VllmEngine(Spec):
     """vLLM, refitted in place."""
 
-    precision: Precision = Field(Precision.BFLOAT16, description="Of weights, cache and arithmetic.")
-    max_sequences: int = Field(256, ge=1, le=MOST, description="Sequences generated at the same time.")
-    tensor_parallel: int = Field(1, ge=1, le=64, description="Accelerators that share each layer's matrices.")
-    pipeline_parallel: int = Field(1, ge=1, le=64, description="Accelerators that share the layers.")
-    memory_share: Share = Field(0.85, description="Share of the accelerator's memory that it takes in all.")
+    precision: Precision = Field(
+        Precision.BFLOAT16, description="Precision of weights, KV cache and computation."
+    )
+    max_sequences: int = Field(
+        256, ge=1, le=MOST, description="Maximum number of sequences generated concurrently."
+    )
+    tensor_parallel: int = Field(
+        1, ge=1, le=64, description="Accelerators that share each layer's matrices (tensor parallelism)."
+    )
+    pipeline_parallel: int = Field(
+        1, ge=1, le=64, description="Accelerators that share the layers (pipeline parallelism)."
+    )
+    memory_share: Share = Field(
+        0.85, description="Fraction of the accelerator's memory that the engine may use in total."
+    )
     between_phases: BetweenPhases = Field(
-        BetweenPhases.RESIDENT, description="What it keeps while it does not generate."
+        BetweenPhases.RESIDENT, description="Memory kept while another process uses the accelerator."
     )
 
 
 class Engine(Union):
-    """What generates."""
+    """Generation engine of the rollout workers."""
 
     default_member = "torch"
 
-    torch: TorchEngine | None = Field(None, description="Our own engine on PyTorch.")
-    triton: TritonEngine | None = Field(None, description="Our engine behind a Triton Inference Server.")
+    torch: TorchEngine | None = Field(None, description="kubealign's own engine on PyTorch.")
+    triton: TritonEngine | None = Field(
+        None, description="kubealign's own engine behind a Triton Inference Server."
+    )
     tensorrt_llm: TensorRTLLMEngine | None = Field(
         None, alias="tensorrtLLM", description="NVIDIA's TensorRT-LLM."
     )

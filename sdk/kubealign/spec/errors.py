@@ -1,4 +1,4 @@
-"""What is wrong with a job's file, said so that it can be mended."""
+"""Errors in a job's file, with location and remedy."""
 
 import json
 from collections.abc import Iterable
@@ -14,23 +14,23 @@ _LONGEST = 60
 
 @dataclass(frozen=True)
 class SpecError:
-    """One thing that is wrong."""
+    """One error in a job's file."""
 
-    #: What is wrong and, where it can be known, the remedy.
+    #: Description of the error and, if known, the remedy.
     message: str
-    #: Place in the document, such as spec.algorithm.ppo.clip.low; empty: the document or file as a whole.
+    #: Path in the document, such as spec.algorithm.ppo.clip.low; empty: the document or file as a whole.
     path: str = ""
-    #: What stands there, shortened; empty: nothing does.
+    #: The invalid value, shortened; empty: no value.
     held: str = ""
-    #: None: the command line, or a text that came from no file.
+    #: None: the command line, or a text without a file.
     file: Path | None = None
-    #: Place among the documents of the file, from 0.
+    #: Index among the documents of the file, from 0.
     document: int | None = None
     #: The document's metadata.name.
     job: str | None = None
-    #: From 1.
+    #: Line number, from 1.
     line: int | None = None
-    #: What put it there, when it was not the file: `--set spec.seed=x`.
+    #: Origin of the value other than the file: `--set spec.seed=x`.
     origin: str = ""
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class SpecError:
 
 
 class SpecErrors(ValueError):
-    """Everything that is wrong with one or more files, one line each."""
+    """All errors in one or more files, one line each."""
 
     def __init__(self, errors: Iterable[SpecError]) -> None:
         self.errors = list(errors)
@@ -56,7 +56,7 @@ class SpecErrors(ValueError):
 
 
 def shown(value: Any) -> str:
-    """A value in few words: scalars as YAML has them, objects by their fields, lists by their length."""
+    """Format a value briefly: scalars as JSON, objects by their fields, lists by their length."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if isinstance(value, Enum):

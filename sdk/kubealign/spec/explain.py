@@ -1,4 +1,4 @@
-"""A model's validation errors in the words of whoever wrote the file."""
+"""Translates pydantic's validation errors into messages for authors of job files."""
 
 import re
 from typing import Any
@@ -14,71 +14,71 @@ from kubealign.spec.paths import Place
 
 
 def explain(error: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
-    """(what is wrong and the remedy, what stands there) of an error about a document of `root`."""
-    place: Place = error["loc"]
-    held = error["input"]
-    kind = error["type"]
+    """Return (message with remedy, invalid value) of an error in a document of `root`."""
+    path: Place = error["loc"]
+    value = error["input"]
+    error_type = error["type"]
     context: dict[str, Any] = error.get("ctx", {})
-    match kind:
+    match error_type:
         case "missing":
-            return _missing(root, place), ""
+            return _missing(root, path), ""
         case "extra_forbidden":
-            return _unknown(root, place), shown(held)
+            return _unknown(root, path), shown(value)
         case "union" | "incoherent":
-            return error["msg"], "" if held is None else shown(held)
+            return error["msg"], "" if value is None else shown(value)
         case "enum" | "literal_error":
-            return _choice(str(context["expected"]), held), shown(held)
+            return _choice(str(context["expected"]), value), shown(value)
         case "value_error":
-            return str(context["error"]), shown(held)
-    if held is None:
+            return str(context["error"]), shown(value)
+    if value is None:
         return "is null: give it a value or remove it", ""
-    return _wrong_value(kind, context, held) or _wrong_kind(kind, held, root, place) or error["msg"], shown(
-        held
-    )
+    return _wrong_value(error_type, context, value) or _wrong_kind(error_type, value, root, path) or error[
+        "msg"
+    ], shown(value)
 
 
-def _missing(root: type[BaseModel], place: Place) -> str:
-    field = field_at(root, place)
+def _missing(root: type[BaseModel], path: Place) -> str:
+    field = field_at(root, path)
     text = "is required"
-    if field is not None and field.description and not isinstance(place[-1], int):
+    if field is not None and field.description and not isinstance(path[-1], int):
         text += f" ({field.description.rstrip('.')})"
-    model = model_at(root, place)
+    model = model_at(root, path)
     if model is not None and issubclass(model, Union):
         text += f": set one of {', '.join(allowed(model))} in it"
     return text
 
 
-def _unknown(root: type[BaseModel], place: Place) -> str:
-    name = str(place[-1])
-    model = model_at(root, place[:-1])
+def _unknown(root: type[BaseModel], path: Place) -> str:
+    name = str(path[-1])
+    model = model_at(root, path[:-1])
     if model is None:
         return "is no field here: remove it"
     names = list(allowed(model))
     if not names:
-        return f"is no field here: {_parent(place)} has none; remove it"
+        return f"is no field here: {_parent(path)} has none; remove it"
     text = "is no field here"
-    meant = nearest(name, names)
+    suggestion = nearest(name, names)
     elsewhere = places_shown(root, to_camel(name))
-    if 1 <= len(elsewhere) <= 3 and meant != to_camel(name):
+    if 1 <= len(elsewhere) <= 3 and suggestion != to_camel(name):
         text += f": did you mean {' or '.join(elsewhere)}?"
-    elif meant is not None:
-        text += f": did you mean {meant}?"
+    elif suggestion is not None:
+        text += f": did you mean {suggestion}?"
     one = "exactly one of" if issubclass(model, Union) else "any of"
-    return f"{text} {_parent(place)} may have {one} {', '.join(names)}"
+    return f"{text} {_parent(path)} may have {one} {', '.join(names)}"
 
 
-def _parent(place: Place) -> str:
-    return next((part for part in reversed(place[:-1]) if isinstance(part, str)), "the document")
+def _parent(path: Place) -> str:
+    return next((part for part in reversed(path[:-1]) if isinstance(part, str)), "the document")
 
 
-def _choice(expected: str, held: Any) -> str:
+def _choice(expected: str, value: Any) -> str:
     choices = re.findall(r"'([^']*)'", expected)
     text = f"must be {choices[0]}" if len(choices) == 1 else f"must be one of {', '.join(choices)}"
-    meant = nearest(held, choices) if isinstance(held, str) and len(choices) > 1 else None
-    return text if meant is None else f"{text}; did you mean {meant}?"
+    suggestion = nearest(value, choices) if isinstance(value, str) and len(choices) > 1 else None
+    return text if suggestion is None else f"{text}; did you mean {suggestion}?"
 
 
-def _wrong_value(kind: str, context: dict[str, Any], held: Any) -> str | None:
+def _wrong_value(kind: str, context: dict[str, Any], value: Any) -> str | None:
     match kind:
         case "greater_than":
             return f"must be above {context['gt']:g}"
@@ -93,7 +93,7 @@ def _wrong_value(kind: str, context: dict[str, Any], held: Any) -> str | None:
         case "string_too_short":
             return "must not be empty"
         case "string_too_long":
-            return f"must have at most {context['max_length']} characters, it has {len(held)}"
+            return f"must have at most {context['max_length']} characters, it has {len(value)}"
         case "string_pattern_mismatch":
             pattern = context["pattern"]
             return f"must be {PATTERNS[pattern]}" if pattern in PATTERNS else f"must match {pattern}"
@@ -107,37 +107,39 @@ def _exact(bound: float) -> str:
     return str(bound) if isinstance(bound, int) else f"{bound:g}"
 
 
-def _wrong_kind(kind: str, held: Any, root: type[BaseModel], place: Place) -> str | None:
+def _wrong_kind(kind: str, value: Any, root: type[BaseModel], path: Place) -> str | None:
     match kind:
         case "int_type":
-            whole = isinstance(held, float) and held.is_integer()
-            return "must be a whole number" + (f": write {int(held)}" if whole else _unquoted(held, int))
+            is_integral = isinstance(value, float) and value.is_integer()
+            return "must be a whole number" + (
+                f": write {int(value)}" if is_integral else _unquoted(value, int)
+            )
         case "float_type":
-            return "must be a number" + _unquoted(held, float)
+            return "must be a number" + _unquoted(value, float)
         case "bool_type":
-            return "must be true or false" + (": without quotes" if held in ("true", "false") else "")
+            return "must be true or false" + (": without quotes" if value in ("true", "false") else "")
         case "string_type":
-            return "must be text" + ("" if isinstance(held, dict | list) else ": put it in quotes")
+            return "must be text" + ("" if isinstance(value, dict | list) else ": put it in quotes")
         case "list_type" | "tuple_type":
             return "must be a list: begin each entry with a hyphen"
         case "model_type" | "model_attributes_type" | "dict_type":
-            return _object(held, root, place)
+            return _object(value, root, path)
         case _:
             return None
 
 
-def _unquoted(held: Any, number: type[int] | type[float]) -> str:
-    if not isinstance(held, str):
+def _unquoted(value: Any, number: type[int] | type[float]) -> str:
+    if not isinstance(value, str):
         return ""
     try:
-        number(held)
+        number(value)
     except ValueError:
         return ""
     return ": write it without quotes"
 
 
-def _object(held: Any, root: type[BaseModel], place: Place) -> str:
-    model = model_at(root, place)
+def _object(value: Any, root: type[BaseModel], path: Place) -> str:
+    model = model_at(root, path)
     if model is None:
         return "must be an object of names and values"
     names = list(allowed(model))
@@ -145,9 +147,9 @@ def _object(held: Any, root: type[BaseModel], place: Place) -> str:
     text = f"must be an object with {'exactly one' if union else 'some'} of {', '.join(names)}"
     if not names:
         text = "must be an object without fields: write {}"
-    member = nearest(held, names) if isinstance(held, str) and union else None
+    member = nearest(value, names) if isinstance(value, str) and union else None
     if member is not None:
         text += f": write {{{member}: {{}}}}" if model_at(model, (member,)) else f": write {{{member}: ...}}"
-    elif isinstance(held, list) and not entry(held):
+    elif isinstance(value, list) and not entry(value):
         text += "; it is no list: remove the hyphens"
     return text

@@ -1,4 +1,4 @@
-"""What stands where in the spec: the models' fields, found by place or by name."""
+"""Lookup of the spec's fields by path or by name."""
 
 import re
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from kubealign.spec.paths import Place
 
 
 def allowed(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields of a model by their names in documents."""
+    """Return the fields of a model by their names in documents."""
     return {alias(model, name): field for name, field in model.model_fields.items()}
 
 
 def inner(annotation: Any) -> Any:
-    """The annotation without None and without its bounds."""
+    """Strip None and bounds from an annotation."""
     while True:
         if get_origin(annotation) is Annotated:
             annotation = get_args(annotation)[0]
@@ -33,35 +33,35 @@ def inner(annotation: Any) -> Any:
 
 
 def entry(annotation: Any) -> Any:
-    """What a list or tuple of this annotation has as entries; None: it is neither."""
+    """Return the item type of a list or tuple annotation; None: neither a list nor a tuple."""
     annotation = inner(annotation)
     return inner(get_args(annotation)[0]) if get_origin(annotation) in (list, tuple) else None
 
 
 def model_of(annotation: Any) -> type[BaseModel] | None:
-    """The model that a value of this annotation is; None: it is none."""
+    """Return the model class of an annotation; None: not a model."""
     annotation = inner(annotation)
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
 def field_at(root: type[BaseModel], place: Place) -> FieldInfo | None:
-    """The field at a place; for an entry of a list, the list's. None: there is none."""
-    found: FieldInfo | None = None
+    """Return the field at a path; for a list item, the list's field. None: no such field."""
+    field: FieldInfo | None = None
     annotation: Any = root
     for part in place:
         if isinstance(part, int):
             annotation = entry(annotation)
             continue
         model = model_of(annotation)
-        found = None if model is None else allowed(model).get(part)
-        if found is None:
+        field = None if model is None else allowed(model).get(part)
+        if field is None:
             return None
-        annotation = found.annotation
-    return found
+        annotation = field.annotation
+    return field
 
 
 def model_at(root: type[BaseModel], place: Place) -> type[BaseModel] | None:
-    """The model at a place. None: something else stands there, or nothing."""
+    """Return the model at a path. None: the value is not a model or does not exist."""
     if not place:
         return root
     field = field_at(root, place)
@@ -72,17 +72,17 @@ def model_at(root: type[BaseModel], place: Place) -> type[BaseModel] | None:
 
 @cache
 def places_of(root: type[BaseModel], name: str) -> tuple[str, ...]:
-    """Every place, dotted, lists as `rewards[]`, where a field of this name stands."""
+    """Return every dotted path of a field with this name; lists are written as `rewards[]`."""
     return tuple(".".join(path) for path in _walk(root) if path[-1] == name)
 
 
 def places_shown(root: type[BaseModel], name: str) -> tuple[str, ...]:
-    """As `places_of`; a field that many algorithms have stands there once, as spec.algorithm.*.NAME."""
+    """Return `paths_named` with a field of many algorithms condensed to one path, spec.algorithm.*.NAME."""
     places = places_of(root, name)
     if len(places) <= 3:
         return places
     return tuple(
-        dict.fromkeys(re.sub(r"^spec\.algorithm\.\w+\.", "spec.algorithm.*.", place) for place in places)
+        dict.fromkeys(re.sub(r"^spec\.algorithm\.\w+\.", "spec.algorithm.*.", path) for path in places)
     )
 
 
@@ -96,7 +96,7 @@ def _walk(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def nearest(word: str, names: list[str]) -> str | None:
-    """The name that the word was probably meant to be."""
+    """Return the name that the word is probably a misspelling of; None: no similar name."""
     if to_camel(word) in names:
         return to_camel(word)
     folded = {name.lower(): name for name in names}

@@ -1,4 +1,4 @@
-"""The AlignmentJob: one document, one job."""
+"""The AlignmentJob document."""
 
 from typing import Annotated, Literal
 
@@ -25,135 +25,149 @@ KIND = "AlignmentJob"
 
 
 class Critic(Trainer):
-    """The critic's model, and how it is trained."""
+    """Model and training of the critic."""
 
-    model: Model | None = Field(
-        None, description="Its first weights; null: the first reward that is a model."
-    )
-    head_init: HeadInit = Field(HeadInit.ZERO, description="First weights of the value head.")
+    model: Model | None = Field(None, description="Initial weights; null: the first reward that is a model.")
+    head_init: HeadInit = Field(HeadInit.ZERO, description="Initialisation of the value head.")
 
 
 class Reference(Spec):
-    """The frozen model that the policy is compared with."""
+    """Frozen reference model to which the policy is compared."""
 
-    placement: ReferencePlacement = Field(ReferencePlacement.OWN, description="Where it runs.")
-    model: Model | None = Field(None, description="Its weights; null: the policy's first weights.")
-    pod_template: PodTemplate | None = Field(None, description="Patch of its pod, with placement Own.")
+    placement: ReferencePlacement = Field(
+        ReferencePlacement.OWN, description="Process in which the reference runs."
+    )
+    model: Model | None = Field(None, description="Weights; null: the policy's initial weights.")
+    pod_template: PodTemplate | None = Field(
+        None, description="Patch of the reference's pod, with placement Own."
+    )
 
     @model_validator(mode="after")
     def _own_pod(self) -> "Reference":
+        """Check that the placement allows the pod template and the model."""
         if self.pod_template is not None and self.placement is not ReferencePlacement.OWN:
             remedy = f"a reference {self.placement} has no pod of its own: set trainer.podTemplate"
             raise incoherent("Reference", (("podTemplate",), self.pod_template, remedy))
         if self.model is not None and self.placement is ReferencePlacement.ADAPTER_OFF:
-            remedy = "a reference AdapterOff is the policy's own first weights: remove it"
+            remedy = "a reference AdapterOff uses the policy's own first weights: remove it"
             raise incoherent("Reference", (("model",), self.model, remedy))
         return self
 
 
 class Teacher(Spec):
-    """The frozen model that is imitated."""
+    """Frozen teacher model of a distillation."""
 
-    model: Model = Field(description="Its weights; its vocabulary is the policy's.")
-    pod_template: PodTemplate | None = Field(None, description="Patch of its pod.")
+    model: Model = Field(description="Weights; the vocabulary must be the policy's.")
+    pod_template: PodTemplate | None = Field(None, description="Patch of the teacher's pod.")
 
 
 class AlignmentJobSpec(Spec):
-    """What to align, how, on what."""
+    """Desired alignment: algorithm, models, data and resources."""
 
     suspend: bool = Field(
         False,
-        description="In a cluster: whether the job shall wait. It saves and gives its pods back; when this "
-        "is false again, it goes on from its last commit.",
+        description="In a cluster: suspend the job. A suspended job saves a checkpoint and releases its "
+        "pods; when set back to false, it resumes from its last checkpoint.",
     )
-    seed: int = Field(1, ge=0, lt=2**53, description="Everything random is drawn from it.")
-    max_steps: int = Field(ge=1, le=MOST, description="Steps, each of which makes one weight version.")
-    algorithm: Algorithm = Field(description="How the policy is aligned.")
-    policy: Policy = Field(description="The model that is aligned.")
-    data: Data = Field(description="What it learns from.")
-    trainer: Trainer = Field(Trainer(), description="How the policy is trained.")
+    seed: int = Field(1, ge=0, lt=2**53, description="Seed of all random numbers of the job.")
+    max_steps: int = Field(
+        ge=1, le=MOST, description="Number of training steps, each of which makes one weight version."
+    )
+    algorithm: Algorithm = Field(description="Alignment algorithm.")
+    policy: Policy = Field(description="The model to align.")
+    data: Data = Field(description="Training data.")
+    trainer: Trainer = Field(Trainer(), description="Training of the policy.")
     critic: Critic | None = Field(
         None,
-        description="Only for algorithms with a critic; null: one from the first reward that is a model.",
+        description="Only for algorithms with a critic; null: a critic initialised from the first "
+        "reward that is a model.",
     )
     reference: Reference | None = Field(
         None,
-        description="Only where the algorithm is held to one; null: the policy's first weights, in a process "
-        "of their own, or with trainer.lora the policy without its adapter.",
+        description="Only for algorithms with a reference; null: the policy's initial weights, in a "
+        "process of their own or, with trainer.lora, the policy without its adapter.",
     )
-    teacher: Teacher | None = Field(None, description="Only for distillation: the model that is imitated.")
+    teacher: Teacher | None = Field(None, description="Only for distillation: the teacher model.")
     rewards: list[Reward] = Field(
         default_factory=list,
         max_length=32,
         json_schema_extra=merged_by("name"),
-        description="What scores the responses; for algorithms that sample.",
+        description="Rewards of the responses; for algorithms that sample.",
     )
     rollout: Rollout = Field(
         Rollout(),
-        description="For algorithms that sample, and for sampled validation; elsewhere it must say nothing "
-        "but the defaults.",
+        description="Generation of responses, for algorithms that sample and for sampled validation; "
+        "otherwise only defaults are allowed.",
     )
-    validation: Validation | None = Field(None, description="Measuring on held-out rows; null: none.")
-    checkpoint: Checkpoint = Field(Checkpoint(), description="The commits that a killed job goes on from.")
+    validation: Validation | None = Field(None, description="Validation on held-out rows; null: none.")
+    checkpoint: Checkpoint = Field(
+        Checkpoint(), description="Checkpoints from which an interrupted job resumes."
+    )
     trackers: Annotated[list[Tracker], unique("name")] = Field(
         default_factory=list,
         max_length=8,
         json_schema_extra=merged_by("name"),
-        description="Where the figures go besides the run's own files and the dashboard.",
+        description="Experiment trackers that receive the metrics, in addition to the run directory and "
+        "the dashboard.",
     )
-    lifecycle: Lifecycle = Field(Lifecycle(), description="When to give up.")
+    lifecycle: Lifecycle = Field(Lifecycle(), description="Deadlines, restart and failure budgets.")
     pod_template: PodTemplate | None = Field(
-        None, description="Patch of all of the job's pods; a role's own is laid over it."
+        None, description="Patch of all pods of the job; a role's own patch is applied on top."
     )
 
     @model_validator(mode="after")
     def _coherent(self) -> "AlignmentJobSpec":
-        found = list(problems({name: getattr(self, name) for name in type(self).model_fields}))
-        if found:
-            raise incoherent("AlignmentJobSpec", *found)
+        """Check the rules that span several fields."""
+        invalid = list(problems({name: getattr(self, name) for name in type(self).model_fields}))
+        if invalid:
+            raise incoherent("AlignmentJobSpec", *invalid)
         return self
 
     @property
     def samples(self) -> bool:
-        """Whether the job has rollout workers."""
+        """True if the job has rollout workers."""
         sampled = self.validation is not None and self.validation.sampling is not None
         return bool(self.algorithm.value.samples) or sampled
 
     @property
     def effective_rollout(self) -> Rollout | None:
-        """None: the job has no rollout workers."""
+        """Rollout settings; None: the job has no rollout workers."""
         return self.rollout if self.samples else None
 
     @property
     def own_rollout(self) -> Rollout | None:
-        """The rollout whose workers are processes of their own; None: there are none, or they live with the
-        trainer."""
+        """Rollout settings of workers in processes of their own.
+
+        None: the job has no rollout workers, or they run in the trainer's processes.
+        """
         own = self.rollout.placement is RolloutPlacement.OWN
         return self.rollout if self.samples and own else None
 
     @property
     def asynchronous(self) -> bool:
-        """Whether samples are made while the trainer learns."""
+        """True if samples are generated while the trainer trains."""
         return bool(getattr(self.algorithm.value, "max_staleness", 0) > 0)
 
     @property
     def in_flight(self) -> InFlight:
-        """What becomes of responses in the making when new weights come."""
-        told = self.rollout.refit.in_flight
-        if told is not None:
-            return told
-        # Of a synchronous job nothing is in the making at a refit, whichever it is.
-        goes_on = self.asynchronous and self.rollout.engine.member not in ENGINES_OF_OTHERS
-        return InFlight.INTERRUPT if goes_on else InFlight.DRAIN
+        """Treatment of unfinished responses when new weights arrive."""
+        configured = self.rollout.refit.in_flight
+        if configured is not None:
+            return configured
+        # A synchronous job has no unfinished responses at a refit, so either policy works.
+        can_interrupt = self.asynchronous and self.rollout.engine.member not in ENGINES_OF_OTHERS
+        return InFlight.INTERRUPT if can_interrupt else InFlight.DRAIN
 
     @property
     def rollout_with_trainer(self) -> bool:
-        """Whether the trainer's processes are the rollout workers too."""
+        """True if the trainer's processes are also the rollout workers."""
         return self.samples and self.own_rollout is None
 
     @property
     def effective_critic(self) -> Critic | None:
-        """The critic, its model filled in from the first reward that is one; None: the algorithm has none."""
+        """Critic with its model taken from the first model-based reward by default; None: the algorithm has
+        no critic.
+        """
         if not self.algorithm.value.critic:
             return None
         critic = self.critic or Critic()
@@ -163,19 +177,19 @@ class AlignmentJobSpec(Spec):
 
     @property
     def learned_scores(self) -> tuple[str, ...]:
-        """Names of the scores of the reward model that the job makes; empty: it makes none."""
+        """Names of the scores of the reward model that the job trains; empty: no reward model is trained."""
         if self.algorithm.value.makes is not Makes.REWARD_MODEL:
             return ()
         return tuple(getattr(self.data.value.format.value, "ratings", ("score",)))
 
     @property
     def uses_reference(self) -> bool:
-        """Whether a reference's log-probabilities are needed."""
+        """True if a reference model's log-probabilities are needed."""
         return bool(self.algorithm.value.uses_reference)
 
     @property
     def effective_reference(self) -> Reference | None:
-        """The reference with its model filled in from the policy; None: nothing is compared with one."""
+        """Reference with its model taken from the policy by default; None: the job needs no reference."""
         if not self.uses_reference:
             return None
         adapted = self.trainer.lora is not None
@@ -185,12 +199,16 @@ class AlignmentJobSpec(Spec):
 
     @property
     def scores(self) -> tuple[ValidationScore, ...]:
-        """What sampled validation responses are measured by, besides the rewards."""
+        """Scores of sampled validation responses, in addition to the rewards."""
         sampling = None if self.validation is None else self.validation.sampling
         return () if sampling is None else tuple(sampling.scores)
 
     def scorer(self, name: str) -> Reward | ValidationScore:
-        """The reward or validation score of this name. Raises LookupError with the names there are."""
+        """Return the reward or validation score with this name.
+
+        Raises:
+            LookupError: No reward or validation score has this name; the message lists the names.
+        """
         entries: list[Reward | ValidationScore] = [*self.rewards, *self.scores]
         scorers = {entry.name: entry for entry in entries}
         if name not in scorers:
@@ -198,7 +216,7 @@ class AlignmentJobSpec(Spec):
         return scorers[name]
 
 
-#: The fields of Kubernetes' ObjectMeta that kubealign does not read.
+#: Fields of Kubernetes' ObjectMeta that kubealign does not read.
 _OTHER_METADATA = frozenset(
     {
         "annotations",
@@ -218,17 +236,18 @@ _OTHER_METADATA = frozenset(
 
 
 class Metadata(Spec):
-    """Kubernetes object metadata, as far as it matters here; its other fields may be there too."""
+    """Kubernetes object metadata. Fields that kubealign does not read are accepted."""
 
     model_config = ConfigDict(extra="allow")
 
-    name: JobName = Field(description="Unique in the namespace; other jobs name this one by it.")
+    name: JobName = Field(description="Unique in the namespace; other jobs refer to the job by this name.")
     namespace: str = Field("default", min_length=1, max_length=63, description="Kubernetes namespace.")
-    labels: dict[str, str] = Field(default_factory=dict, description="Passed on to the job's pods.")
-    annotations: dict[str, str] = Field(default_factory=dict, description="Notes of any kind.")
+    labels: dict[str, str] = Field(default_factory=dict, description="Labels, copied to the job's pods.")
+    annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of any kind.")
 
     @model_validator(mode="after")
     def _known(self) -> "Metadata":
+        """Reject fields that Kubernetes' ObjectMeta does not have."""
         unknown = {
             name: value for name, value in (self.model_extra or {}).items() if name not in _OTHER_METADATA
         }
@@ -239,28 +258,29 @@ class Metadata(Spec):
 
 
 class AlignmentJob(Spec):
-    """One job."""
+    """One alignment job."""
 
     api_version: Literal["kubealign.dev/v1alpha1"] = Field(
-        "kubealign.dev/v1alpha1", description="The version of the spec."
+        "kubealign.dev/v1alpha1", description="Version of the spec."
     )
-    kind: Literal["AlignmentJob"] = Field("AlignmentJob", description="What the document is.")
-    metadata: Metadata = Field(description="The job's name, and Kubernetes' own fields.")
-    spec: AlignmentJobSpec = Field(description="What to align, how, on what.")
+    kind: Literal["AlignmentJob"] = Field("AlignmentJob", description="Kind of the document.")
+    metadata: Metadata = Field(description="The job's name and Kubernetes' own fields.")
+    spec: AlignmentJobSpec = Field(description="Desired alignment: algorithm, models, data and resources.")
 
     @property
     def name(self) -> str:
+        """Name of the job."""
         return self.metadata.name
 
     @classmethod
     def from_yaml(cls, text: str) -> "AlignmentJob":
-        """The job of a text that holds one document; file paths in it stay as they are. Raises SpecErrors."""
+        """Parse a text that holds one document. File paths are left as they are. Raises SpecErrors."""
         from kubealign.spec.load import job_of_text
 
         return job_of_text(text)
 
     def to_yaml(self) -> str:
-        """The job as a document that holds what was set, defaults left out."""
+        """Return the job as a YAML document without its defaults."""
         document = {
             "apiVersion": self.api_version,
             "kind": self.kind,

@@ -1,4 +1,4 @@
-"""Commits, deadlines and budgets."""
+"""Checkpoints, deadlines and budgets."""
 
 from pydantic import Field
 
@@ -6,42 +6,47 @@ from kubealign.spec.base import MOST, ObjectName, Spec, VolumePath
 
 
 class RunsVolume(Spec):
-    """A Kubernetes volume that every pod of the job can write."""
+    """A Kubernetes volume that every pod of the job can write to."""
 
-    claim_name: ObjectName = Field(description="PersistentVolumeClaim.")
-    path: VolumePath = Field("", description="Folder within it; empty: its root.")
+    claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
+    path: VolumePath = Field("", description="Folder within the volume; empty: the root.")
 
 
 class Checkpoint(Spec):
-    """The commits that a killed job goes on from. One is always made at the end."""
+    """Checkpoints from which an interrupted job resumes. One is always written at the end."""
 
-    every_steps: int = Field(50, ge=1, le=MOST, description="Steps between commits.")
-    keep: int = Field(2, ge=1, le=100, description="Newest commits that are kept.")
+    every_steps: int = Field(50, ge=1, le=MOST, description="Steps between checkpoints.")
+    keep: int = Field(2, ge=1, le=100, description="Number of newest checkpoints to keep.")
     volume: RunsVolume | None = Field(
-        None, description="In a cluster: where they lie. On one machine: the run's folder."
+        None,
+        description="In a cluster: the volume for run directories. On one machine: unused, checkpoints "
+        "are in the run directory.",
     )
     record_batches: bool = Field(
         False,
-        description="Keep what every step was trained on, in order, so that `kubealign replay` can train on "
-        "it again.",
+        description="Record the batch of every step in order, so that `kubealign replay` can train on "
+        "the batches again.",
     )
 
 
 class Lifecycle(Spec):
-    """When to give up."""
+    """Deadlines, restart and failure budgets."""
 
     active_deadline_seconds: float | None = Field(
-        None, gt=0, le=MOST, description="The job fails when it has run this long; null: never."
+        None, gt=0, le=MOST, description="Maximum running time of the job before it fails; null: unlimited."
     )
     max_restarts: int = Field(
-        10, ge=0, le=MOST, description="Restarts of processes that died, over the whole job, before it fails."
+        10, ge=0, le=MOST, description="Restarts of crashed processes over the whole job before it fails."
     )
     max_failed_groups: int = Field(
-        16, ge=0, le=MOST, description="Prompts given up after their retries before the job fails."
+        16, ge=0, le=MOST, description="Prompts abandoned after their retries before the job fails."
     )
     grace_period_seconds: float = Field(
-        30.0, gt=0, le=86_400, description="Time that a process has to end in good order."
+        30.0, gt=0, le=86_400, description="Time for a process to shut down gracefully."
     )
     ttl_seconds_after_finished: int | None = Field(
-        None, ge=0, le=MOST, description="In a cluster: when a finished job is deleted; null: never."
+        None,
+        ge=0,
+        le=MOST,
+        description="In a cluster: time after which a finished job is deleted; null: never.",
     )

@@ -1,4 +1,4 @@
-"""Files to jobs: every error of every document at once, each with its line, its place and its remedy."""
+"""Loads job files. All errors of all documents are reported at once, each with line, path and remedy."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _NO_PARAMETERS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass
 class JobFile:
-    """What one file holds: its jobs, or what is wrong with them."""
+    """Jobs or errors of one file."""
 
     path: Path
     jobs: list[AlignmentJob] = field(default_factory=list)
@@ -36,11 +36,14 @@ class JobFile:
 def load_jobs(
     path: Path, parameters: Mapping[str, str] = _NO_PARAMETERS, overrides: Sequence[str] = ()
 ) -> list[AlignmentJob]:
-    """The jobs of a YAML file in its order; file paths in them are made absolute from the file's folder.
+    """Load the jobs of a YAML file in the file's order. File paths are made absolute from the file's folder.
 
-    `parameters` fill in ${NAME} and ${NAME:-default}; `overrides` are PATH=VALUE, or
-    JOB:PATH=VALUE for one job.
-    Raises SpecErrors with everything that is wrong.
+    Args:
+        parameters: Values of ${NAME} and ${NAME:-default}.
+        overrides: PATH=VALUE, or JOB:PATH=VALUE for one job.
+
+    Raises:
+        SpecErrors: All errors in the file.
     """
     files, errors = load_files([path], parameters, overrides)
     errors = [*errors, *files[0].errors]
@@ -52,7 +55,7 @@ def load_jobs(
 def load_files(
     paths: Sequence[Path], parameters: Mapping[str, str] = _NO_PARAMETERS, overrides: Sequence[str] = ()
 ) -> tuple[list[JobFile], list[SpecError]]:
-    """Several files with the same parameters and overrides, and what is wrong with those themselves."""
+    """Load several files with the same arguments. Also return the errors in the arguments."""
     errors: list[SpecError] = []
     parsed: list[Override] = []
     for text in overrides:
@@ -60,56 +63,68 @@ def load_files(
             parsed.append(Override.parse(text))
         except BadOverride as error:
             errors.append(SpecError(str(error), f"--set {text}"))
-    mentioned: set[str] = set()
-    found: list[Document] = []
+    used_parameters: set[str] = set()
+    documents_found: list[Document] = []
     files = []
     for path in paths:
         file = JobFile(path)
-        here = _documents(file, parameters, mentioned)
-        _load(file, here, parsed, file.path.absolute().parent)
-        found += here
+        file_documents = _documents(file, parameters, used_parameters)
+        _load(file, file_documents, parsed, file.path.absolute().parent)
+        documents_found += file_documents
         files.append(file)
-    errors += _unused_parameters(parameters, mentioned)
-    errors += _unused_overrides(parsed, found)
+    errors += _unused_parameters(parameters, used_parameters)
+    errors += _unused_overrides(parsed, documents_found)
     return files, errors
 
 
 def job_of_text(text: str) -> AlignmentJob:
-    """The job of a text that holds one document; file paths in it stay as they are. Raises SpecErrors."""
-    found, errors = documents(text, _NO_PARAMETERS, set())
-    if not errors and len(found) != 1:
-        errors = [SpecError(f"the text must hold one document, it holds {len(found)}")]
+    """Parse a text that holds one document. File paths are left as they are. Raises SpecErrors."""
+    parsed, errors = documents(text, _NO_PARAMETERS, set())
+    if not errors and len(parsed) != 1:
+        errors = [SpecError(f"the text must hold one document, it holds {len(parsed)}")]
     if errors:
         raise SpecErrors(errors)
-    job, errors = _validate(found[0], folder=None)
+    job, errors = _validate(parsed[0], folder=None)
     if job is None or errors:
         raise SpecErrors(errors)
     return job
 
 
 def jobs_of_text(text: str, folder: Path | None = None) -> list[AlignmentJob]:
-    """The jobs of a text, in its order; file paths in them are made absolute from `folder`, else they stay
-    as they are. Raises SpecErrors with everything that is wrong."""
+    """Parse the jobs of a text, in its order.
+
+    Args:
+        folder: Folder from which file paths are made absolute; None: paths are left as they are.
+
+    Raises:
+        SpecErrors: All errors in the text.
+    """
     file = JobFile(Path())
-    found, file.errors = documents(text, _NO_PARAMETERS, set())
-    if not found and not file.errors:
+    parsed, file.errors = documents(text, _NO_PARAMETERS, set())
+    if not parsed and not file.errors:
         file.errors = [SpecError("is empty: it holds no job")]
-    _load(file, found, [], folder)
+    _load(file, parsed, [], folder)
     if file.errors:
         raise SpecErrors(replace(error, file=None) for error in file.errors)
     return file.jobs
 
 
 def job_of_value(value: Mapping[str, Any], folder: Path | None = None) -> AlignmentJob:
-    """The job of a document that has been parsed; file paths in it are made absolute from `folder`, else
-    they stay as they are. Raises SpecErrors."""
+    """Validate a parsed document.
+
+    Args:
+        folder: Folder from which file paths are made absolute; None: paths are left as they are.
+
+    Raises:
+        SpecErrors: All errors in the document.
+    """
     job, errors = _validate(Document(0, dict(value), {}), folder)
     if job is None or errors:
         raise SpecErrors(errors)
     return job
 
 
-def _documents(file: JobFile, parameters: Mapping[str, str], mentioned: set[str]) -> list[Document]:
+def _documents(file: JobFile, parameters: Mapping[str, str], used_parameters: set[str]) -> list[Document]:
     try:
         text = file.path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -119,42 +134,44 @@ def _documents(file: JobFile, parameters: Mapping[str, str], mentioned: set[str]
         file.errors.append(SpecError("is a folder: name the file in it", file=file.path))
         return []
     except UnicodeDecodeError as error:
-        file.errors.append(SpecError(f"is no UTF-8 text: byte {error.start} is not", file=file.path))
+        file.errors.append(SpecError(f"is not UTF-8 text: byte {error.start} is invalid", file=file.path))
         return []
     except OSError as error:
         file.errors.append(SpecError(f"cannot be read: {error.strerror}", file=file.path))
         return []
-    found, errors = documents(text, parameters, mentioned)
-    if not found and not errors:
+    parsed, errors = documents(text, parameters, used_parameters)
+    if not parsed and not errors:
         errors = [SpecError("is empty: it holds no job")]
     file.errors += [replace(error, file=file.path) for error in errors]
-    return found
+    return parsed
 
 
-def _load(file: JobFile, found: list[Document], overrides: list[Override], folder: Path | None) -> None:
+def _load(file: JobFile, parsed: list[Document], overrides: list[Override], folder: Path | None) -> None:
     errors: list[SpecError] = []
-    sound: list[tuple[AlignmentJob, Document]] = []
+    valid: list[tuple[AlignmentJob, Document]] = []
     names: dict[str, Document] = {}
-    for document in found:
-        errors += _override(document, overrides, alone=len(found) == 1)
-        job, wrong = _validate(document, folder)
-        errors += wrong
+    for document in parsed:
+        errors += _override(document, overrides, alone=len(parsed) == 1)
+        job, job_errors = _validate(document, folder)
+        errors += job_errors
         if job is not None:
-            sound.append((job, document))
+            valid.append((job, document))
         first = names.setdefault(document.name or "", document)
         if document.name and first is not document:
-            place: Place = ("metadata", "name")
-            message = f"another job of this file has this name, in line {first.line(place)}: rename one"
-            errors.append(document.error(place, message, document.name))
+            name_path: Place = ("metadata", "name")
+            message = f"another job of this file has this name, in line {first.line(name_path)}: rename one"
+            errors.append(document.error(name_path, message, document.name))
     if not errors and not file.errors:
-        errors += _across([job for job, _ in sound], {job.name: document for job, document in sound})
-    # A value that could not be read stands as it was: one error about it is enough.
-    told = {(error.document, error.path) for error in file.errors if error.path}
-    errors = [replace(error, file=file.path) for error in errors if (error.document, error.path) not in told]
+        errors += _across([job for job, _ in valid], {job.name: document for job, document in valid})
+    # A value that could not be parsed is left unchanged: report only one error about it.
+    reported = {(error.document, error.path) for error in file.errors if error.path}
+    errors = [
+        replace(error, file=file.path) for error in errors if (error.document, error.path) not in reported
+    ]
     file.errors = sorted(
         [*file.errors, *errors], key=lambda e: (e.document is None, e.document or 0, e.line or 0)
     )
-    file.jobs = [] if file.errors else [job for job, _ in sound]
+    file.jobs = [] if file.errors else [job for job, _ in valid]
 
 
 def _override(document: Document, overrides: list[Override], *, alone: bool) -> Iterator[SpecError]:
@@ -186,72 +203,76 @@ def _validate(document: Document, folder: Path | None) -> tuple[AlignmentJob | N
 
 
 def _job(document: Document, folder: Path | None) -> AlignmentJob:
-    # By way of JSON, so that what is accepted here is what Kubernetes accepts: no "5" for 5, no snake_case.
+    # Validated as JSON, so that only input that Kubernetes accepts is accepted: no "5" for 5, no snake_case.
     return AlignmentJob.model_validate_json(
         json.dumps(document.value), strict=True, context={"folder": folder}, by_alias=True, by_name=False
     )
 
 
 def _retyped(document: Document, errors: Iterable[ErrorDetails]) -> bool:
-    """Give values that came as text (a parameter, an override) the type that their field wants. Whether any
-    had another."""
+    """Convert text values from parameters and overrides to the type of their field. Return True if any
+    changed.
+    """
     changed = False
     for error in errors:
-        place = error["loc"]
-        text = document.texts.get(place)
+        path = error["loc"]
+        text = document.texts.get(path)
         if text is None or error["type"] not in _OTHER_TYPE:
             continue
         value = text if error["type"] == "string_type" else plain(text)
         if type(value) is not type(error["input"]):
-            _put(document.value, place, value)
+            _put(document.value, path, value)
             changed = True
     return changed
 
 
-def _put(holder: Any, place: Place, value: Any) -> None:
-    for part in place[:-1]:
+def _put(holder: Any, path: Place, value: Any) -> None:
+    for part in path[:-1]:
         holder = holder[part]
-    holder[place[-1]] = value
+    holder[path[-1]] = value
 
 
 def _errors(document: Document, folder: Path | None, error: ValidationError) -> list[SpecError]:
-    found: dict[tuple[Place, str], SpecError] = {}
+    by_path_and_message: dict[tuple[Place, str], SpecError] = {}
     for details in error.errors(include_url=False):
-        message, held = explain(details, AlignmentJob)
-        # Of a map's key pydantic says so in one more part, which no document has.
-        place: Place = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
-        found[place, message] = document.error(place, message, held)
+        message, shown_value = explain(details, AlignmentJob)
+        # For an invalid map key, pydantic appends a path part that the document does not have.
+        path: Place = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
+        by_path_and_message[path, message] = document.error(path, message, shown_value)
     for below, held_value, message in problems(_sound_fields(document.value.get("spec"), folder)):
-        at: Place = ("spec", *below)
-        held = "" if held_value is None else shown(held_value)
-        found.setdefault((at, message), document.error(at, message, held))
-    return list(found.values())
+        full_path: Place = ("spec", *below)
+        shown_value = "" if held_value is None else shown(held_value)
+        by_path_and_message.setdefault((full_path, message), document.error(full_path, message, shown_value))
+    return list(by_path_and_message.values())
 
 
 def _sound_fields(spec: Any, folder: Path | None) -> dict[str, Any]:
-    """The fields of the spec that are right by themselves: they can be compared while others are not."""
-    sound: dict[str, Any] = {}
+    """Return the valid fields of the spec, so that they can be checked together while others are invalid."""
+    valid: dict[str, Any] = {}
     if not isinstance(spec, dict):
-        return sound
+        return valid
     names = {info.alias: name for name, info in AlignmentJobSpec.model_fields.items()}
     for name, info in allowed(AlignmentJobSpec).items():
         if name not in spec:
             if not info.is_required():
-                sound[names[name]] = info.get_default(call_default_factory=True)
+                valid[names[name]] = info.get_default(call_default_factory=True)
             continue
         adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, info.annotation))
         try:
-            sound[names[name]] = adapter.validate_json(
+            valid[names[name]] = adapter.validate_json(
                 json.dumps(spec[name]), strict=True, context={"folder": folder}, by_alias=True, by_name=False
             )
         except ValidationError:
             continue
-    return sound
+    return valid
 
 
 def _across(jobs: list[AlignmentJob], by_name: dict[str, Document]) -> list[SpecError]:
-    """What is wrong between the jobs of one file."""
-    errors = [by_name[job.name].error(place, message, held) for job, place, held, message in mismatches(jobs)]
+    """Return the errors between the jobs of one file."""
+    errors = [
+        by_name[job.name].error(value_path, message, value)
+        for job, value_path, value, message in mismatches(jobs)
+    ]
     try:
         order(jobs, finished=lambda name: True)
     except SpecErrors as cycles:
@@ -264,23 +285,25 @@ def _across(jobs: list[AlignmentJob], by_name: dict[str, Document]) -> list[Spec
 
 
 def _place(document: Document, path: str) -> Place:
-    return next((place for place in document.lines if dotted(place) == path), ())
+    return next((line_path for line_path in document.lines if dotted(line_path) == path), ())
 
 
-def _unused_parameters(parameters: Mapping[str, str], mentioned: set[str]) -> Iterator[SpecError]:
+def _unused_parameters(parameters: Mapping[str, str], used: set[str]) -> Iterator[SpecError]:
     for name in parameters:
-        if name not in mentioned:
-            meant = nearest(name, sorted(mentioned))
-            there = ", ".join(sorted(mentioned)) or "none"
-            guess = f"did you mean {meant}? " if meant else ""
-            yield SpecError(f"no document has this parameter: {guess}there are {there}", f"--param {name}")
+        if name not in used:
+            suggestion = nearest(name, sorted(used))
+            known_names = ", ".join(sorted(used)) or "none"
+            guess = f"did you mean {suggestion}? " if suggestion else ""
+            yield SpecError(
+                f"no document has this parameter: {guess}there are {known_names}", f"--param {name}"
+            )
 
 
-def _unused_overrides(overrides: list[Override], found: list[Document]) -> Iterator[SpecError]:
-    names = [document.name for document in found if document.name]
+def _unused_overrides(overrides: list[Override], parsed: list[Document]) -> Iterator[SpecError]:
+    names = [document.name for document in parsed if document.name]
     for override in overrides:
         if override.job is not None and override.job not in names:
-            meant = nearest(override.job, names)
-            guess = f"did you mean {meant}? " if meant else ""
+            suggestion = nearest(override.job, names)
+            guess = f"did you mean {suggestion}? " if suggestion else ""
             message = f"there is no job {override.job}: {guess}there are {', '.join(names) or 'none'}"
             yield SpecError(message, f"--set {override.text}")

@@ -1,4 +1,4 @@
-"""A field of the spec by its path, told as kubectl explain tells one, or the path that was probably meant."""
+"""Explains a field of the spec by its path, like kubectl explain, or suggests the intended path."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ _KINDS = ("alignmentjob", "alignmentjobs", "aj")
 
 
 class NoSuchField(LookupError):
-    """The text says what is there instead."""
+    """No field has the given path. The message lists the fields that exist."""
 
 
 @dataclass(frozen=True)
 class FieldWords:
-    """What there is to say of a field. `default` is empty where it makes no sense."""
+    """Description of a field. `default` is empty if a default has no meaning."""
 
     path: str
     type: str
@@ -36,7 +36,10 @@ class FieldWords:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A field, and those below it. `one_of`: exactly one of those is set."""
+    """Description of a field and of the fields below it.
+
+    `one_of`: exactly one of the fields below must be set.
+    """
 
     field: FieldWords
     about: str
@@ -45,34 +48,37 @@ class Explanation:
 
 
 def explanation(path: str) -> Explanation:
-    """Of spec.algorithm.ppo.kl, spec.rewards[0].weight or status.phase; of the document, where it is empty.
+    """Explain the field at a path, such as spec.algorithm.ppo.kl, spec.rewards[0].weight or status.phase.
 
-    Raises NoSuchField."""
+    An empty path explains the document. Raises UnknownField.
+    """
     names = [name for name in _INDEX.sub("", path.strip(". ")).split(".") if name]
     if names and names[0].lower() in _KINDS:
         names = names[1:]
     model: type[BaseModel] = AlignmentJob
     field: FieldInfo | None = None
-    words = FieldWords("AlignmentJob", "object", "", "", "One job.")
-    done: list[str] = []
+    field_doc = FieldWords("AlignmentJob", "object", "", "", "One job.")
+    path_parts: list[str] = []
     if names[:1] == ["status"]:
-        model, done, names = AlignmentJobStatus, ["status"], names[1:]
-        words = FieldWords("status", "object", "", "", "What the operator says of the job.")
+        model, path_parts, names = AlignmentJobStatus, ["status"], names[1:]
+        field_doc = FieldWords(
+            "status", "object", "", "", "Observed state of the job, written by the operator."
+        )
     below: type[BaseModel] | None = model
     for name in names:
         if below is None or name not in allowed(below):
-            raise NoSuchField(_guess(done, name, below))
+            raise NoSuchField(_guess(path_parts, name, below))
         field = allowed(below)[name]
-        done.append(name)
-        words = _words(below, name, ".".join(done))
+        path_parts.append(name)
+        field_doc = _words(below, name, ".".join(path_parts))
         below = model_of(entry(field.annotation) or field.annotation)
     fields = () if below is None else tuple(_words(below, name, name) for name in allowed(below))
     about = "" if below is None else " ".join((below.__doc__ or "").split())
-    return Explanation(words, about, fields, below is not None and issubclass(below, Union))
+    return Explanation(field_doc, about, fields, below is not None and issubclass(below, Union))
 
 
 def paths(beginning: str) -> list[str]:
-    """The paths that go on from what is typed so far, for a shell."""
+    """Return the paths that complete the given text, for shell completion."""
     above, _, last = beginning.rpartition(".")
     try:
         names = [field.path for field in explanation(above).below]
@@ -102,17 +108,17 @@ def _properties(model: type[BaseModel]) -> Mapping[str, Any]:
     return properties
 
 
-def _guess(done: Sequence[str], name: str, model: type[BaseModel] | None) -> str:
-    where = ".".join(done) or "the document"
-    there = list(allowed(model)) if model is not None else []
-    below = f"{where} has {', '.join(there)}" if there else f"{where} has no fields"
-    root = AlignmentJobStatus if done[:1] == ["status"] else AlignmentJob
-    head = "status." if done[:1] == ["status"] else ""
-    close = nearest(name, there)
+def _guess(parents: Sequence[str], name: str, model: type[BaseModel] | None) -> str:
+    where = ".".join(parents) or "the document"
+    names = list(allowed(model)) if model is not None else []
+    below = f"{where} has {', '.join(names)}" if names else f"{where} has no fields"
+    root = AlignmentJobStatus if parents[:1] == ["status"] else AlignmentJob
+    head = "status." if parents[:1] == ["status"] else ""
+    closest = nearest(name, names)
     elsewhere = places_shown(root, name)
-    if close is not None:
-        meant = [".".join([*done, close])]
+    if closest is not None:
+        suggestions = [".".join([*parents, closest])]
     else:
-        meant = [head + place.replace("[]", "") for place in elsewhere[:3]]
-    guess = f"did you mean {' or '.join(meant)}? " if meant else ""
-    return f"there is no field {'.'.join([*done, name])}: {guess}{below}"
+        suggestions = [head + path.replace("[]", "") for path in elsewhere[:3]]
+    guess = f"did you mean {' or '.join(suggestions)}? " if suggestions else ""
+    return f"there is no field {'.'.join([*parents, name])}: {guess}{below}"

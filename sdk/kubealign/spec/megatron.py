@@ -1,4 +1,4 @@
-"""The training backend for models that fit no single accelerator: NVIDIA's megatron-core."""
+"""Spec of the megatron-core training backend, for models that do not fit on one accelerator."""
 
 from enum import StrEnum
 
@@ -9,8 +9,9 @@ from kubealign.spec.precision import Precision
 
 
 class Recompute(StrEnum):
-    """What is computed again in the backward pass instead of being kept. Nothing; Attention: the attention's
-    core (Korthikanti et al. 2022); Layers: every layer from its input."""
+    """Nothing: all activations are kept. Attention: the core of the attention is recomputed (Korthikanti et
+    al. 2022). Layers: every layer is recomputed from its input.
+    """
 
     NOTHING = "Nothing"
     ATTENTION = "Attention"
@@ -18,35 +19,48 @@ class Recompute(StrEnum):
 
 
 class MegatronBackend(Spec):
-    """megatron-core: the trainer's ranks split into tensor x pipeline x context x data parallel. For Llama,
-    Qwen2, Qwen3 and Mistral, and their mixtures of experts."""
+    """NVIDIA's megatron-core: the ranks are split into tensor x pipeline x context x data parallelism.
 
-    precision: Precision = Field(Precision.FLOAT32, description="Of weights and arithmetic.")
+    Supports Llama, Qwen2, Qwen3 and Mistral, and their mixture-of-experts models.
+    """
+
+    precision: Precision = Field(Precision.FLOAT32, description="Precision of weights and computation.")
     microbatch_tokens: int = Field(
         8192,
         ge=1,
         le=MOST,
-        description="Most tokens of one packed forward pass through the pipeline. Changes no gradient.",
+        description="Maximum tokens per packed microbatch in the pipeline. Does not change the gradient.",
     )
-    tensor_parallel: int = Field(1, ge=1, le=1024, description="Ranks that share each layer's matrices.")
-    pipeline_parallel: int = Field(1, ge=1, le=1024, description="Stages that the layers are cut into.")
-    context_parallel: int = Field(1, ge=1, le=1024, description="Ranks that share each sequence's tokens.")
+    tensor_parallel: int = Field(
+        1, ge=1, le=1024, description="Ranks that share each layer's matrices (tensor parallelism)."
+    )
+    pipeline_parallel: int = Field(
+        1, ge=1, le=1024, description="Stages into which the layers are divided (pipeline parallelism)."
+    )
+    context_parallel: int = Field(
+        1, ge=1, le=1024, description="Ranks that share each sequence's tokens (context parallelism)."
+    )
     expert_parallel: int = Field(
-        1, ge=1, le=1024, description="Ranks that share the experts of a mixture's layers."
+        1,
+        ge=1,
+        le=1024,
+        description="Ranks that share the experts of a mixture-of-experts layer (expert parallelism).",
     )
     sequence_parallel: bool = Field(
         True,
-        description="Ranks of one tensor group also share the tokens between their matrices "
-        "(Korthikanti et al. 2022). Without effect where tensorParallel is 1.",
+        description="Divide the activations between the matrices over the tensor-parallel ranks "
+        "(Korthikanti et al. 2022). No effect if tensorParallel is 1.",
     )
     distributed_optimizer: bool = Field(
-        True, description="Data-parallel ranks share the optimiser's state (Rajbhandari et al. 2020, ZeRO-1)."
+        True,
+        description="Shard the optimiser state over the data-parallel ranks (Rajbhandari et al. 2020, "
+        "ZeRO-1).",
     )
     recompute: Recompute = Field(
-        Recompute.NOTHING, description="What is computed again in the backward pass to save memory."
+        Recompute.NOTHING, description="Activations that are recomputed in the backward pass to save memory."
     )
 
     @property
     def model_parallel(self) -> int:
-        """Ranks that hold one copy of the model between them, each sequence included."""
+        """Ranks that together hold one copy of the model and of each sequence."""
         return self.tensor_parallel * self.pipeline_parallel * self.context_parallel

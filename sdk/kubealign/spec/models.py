@@ -1,4 +1,4 @@
-"""Where a model comes from: a path, a hub, a volume, another job's result, or a config."""
+"""Sources of models and tokenizers: a path, the hub, a volume, another job's result, or a config."""
 
 from typing import Any
 
@@ -11,74 +11,78 @@ class HuggingFaceModel(Spec):
     """A repository of the Hugging Face hub."""
 
     repo: ShortText = Field(description="Name on the hub, such as acme/sft-7b.")
-    revision: ShortText | None = Field(None, description="Commit, tag or branch; a commit can be repeated.")
+    revision: ShortText | None = Field(
+        None, description="Commit, tag or branch; pin a commit to make the job reproducible."
+    )
 
 
 class VolumeModel(Spec):
-    """A folder of a Kubernetes volume."""
+    """A folder in a Kubernetes volume."""
 
-    claim_name: ObjectName = Field(description="PersistentVolumeClaim.")
-    path: VolumePath = Field("", description="Folder within it; empty: its root.")
+    claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
+    path: VolumePath = Field("", description="Folder within the volume; empty: the root.")
 
 
 class JobModel(Spec):
-    """The result of another AlignmentJob of the same namespace, which must have succeeded before."""
+    """The result of another AlignmentJob of the same namespace, which must have succeeded."""
 
     name: JobName = Field(description="metadata.name of the other job.")
 
 
 class CharacterTokenizer(Spec):
-    """One token for every character that the data holds."""
+    """One token for every character in the data."""
 
 
 class ByteLevelBpeTokenizer(Spec):
     """Byte-level byte-pair encoding, trained on the job's data."""
 
-    vocabulary_size: int = Field(2000, ge=260, le=500_000, description="Tokens, the special ones included.")
+    vocabulary_size: int = Field(
+        2000, ge=260, le=500_000, description="Number of tokens, including the special tokens."
+    )
 
 
 class TrainedTokenizer(Union):
-    """A tokenizer trained on the job's own data when it starts."""
+    """A tokenizer trained on the job's own data at the start of the job."""
 
-    characters: CharacterTokenizer | None = Field(None, description="One token a character.")
+    characters: CharacterTokenizer | None = Field(None, description="Character-level tokenizer.")
     byte_level_bpe: ByteLevelBpeTokenizer | None = Field(None, description="Byte-pair encoding.")
 
 
 class TokenizerSource(Union):
-    """Where the tokenizer of a model made from a config comes from."""
+    """Source of the tokenizer of a model with random weights."""
 
     path: FilePath | None = Field(
         None,
-        description="Folder with a Hugging Face tokenizer; relative to the job's file on one machine.",
+        description="Folder of a Hugging Face tokenizer; relative to the job's file on one machine.",
     )
-    train: TrainedTokenizer | None = Field(None, description="Trained when the job starts.")
+    train: TrainedTokenizer | None = Field(None, description="Train a tokenizer when the job starts.")
 
 
 class ModelFromConfig(Spec):
-    """A model with random weights (seeded by the job), so that nothing need be downloaded."""
+    """A model with random weights, seeded by the job, for which nothing is downloaded."""
 
     architecture: dict[str, Any] = Field(
         max_length=256,
-        description="A Hugging Face config: model_type (llama, qwen2, ...) and its sizes. The vocabulary's "
-        "size and the special token ids are taken from the tokenizer.",
+        description="A Hugging Face config: model_type (llama, qwen2, ...) and its sizes. The "
+        "vocabulary size and the special token ids are taken from the tokenizer.",
     )
-    tokenizer: TokenizerSource = Field(description="Its tokenizer.")
+    tokenizer: TokenizerSource = Field(description="The model's tokenizer.")
 
 
 class Model(Union):
-    """A causal language model with its tokenizer, in Hugging Face form."""
+    """A causal language model with its tokenizer in Hugging Face format."""
 
     path: FilePath | None = Field(
         None,
         description="Folder on this machine or in the image; relative to the job's file on one machine.",
     )
     hugging_face: HuggingFaceModel | None = Field(None, description="A repository of the Hugging Face hub.")
-    volume: VolumeModel | None = Field(None, description="A folder of a Kubernetes volume.")
+    volume: VolumeModel | None = Field(None, description="A folder in a Kubernetes volume.")
     job: JobModel | None = Field(None, description="The result of another job.")
-    config: ModelFromConfig | None = Field(None, description="Random weights of a given shape.")
+    config: ModelFromConfig | None = Field(None, description="Random weights of the given architecture.")
 
 
 class Policy(Spec):
-    """The model that is aligned."""
+    """The model to align."""
 
-    model: Model = Field(description="Its first weights.")
+    model: Model = Field(description="Initial weights.")

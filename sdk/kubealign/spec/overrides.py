@@ -1,4 +1,4 @@
-"""Values put into documents by the command line: `spec.seed=2`, or `sft:spec.maxSteps=5` for one job."""
+"""Overrides from the command line: `spec.seed=2`, or `sft:spec.maxSteps=5` for one job."""
 
 import re
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ _ROOTS = ("apiVersion", "kind", "metadata", "spec")
 
 
 class BadOverride(ValueError):
-    """An override that cannot be read, or does not fit the document."""
+    """An override that cannot be parsed or does not fit the document."""
 
 
 @dataclass(frozen=True)
 class Override:
-    """One value for one place, in one job (None: in every job of the file)."""
+    """A value for one path, in one job or (job is None) in every job of the file."""
 
     text: str
     job: str | None
@@ -27,39 +27,42 @@ class Override:
 
     @classmethod
     def parse(cls, text: str) -> "Override":
-        """Read PATH=VALUE or JOB:PATH=VALUE. Raises BadOverride."""
+        """Parse PATH=VALUE or JOB:PATH=VALUE. Raises InvalidOverride."""
         match = _FORM.fullmatch(text)
         if match is None:
             raise BadOverride("must be PATH=VALUE, or JOB:PATH=VALUE for one job alone, such as spec.seed=2")
         path = match["path"].strip()
-        place = _place(path)
-        if place[0] not in _ROOTS:
-            raise BadOverride(f"{path} is no place in a job: did you mean spec.{path}?")
-        return cls(text, match["job"], place, match["value"])
+        parts = _place(path)
+        if parts[0] not in _ROOTS:
+            raise BadOverride(f"{path} is not a path in a job: did you mean spec.{path}?")
+        return cls(text, match["job"], parts, match["value"])
 
     def applies(self, document: Document) -> bool:
+        """Return True if the override applies to the document's job."""
         return self.job is None or self.job == document.name
 
     def apply(self, document: Document) -> None:
-        """Put the value into the document, and the objects around it that are missing. Raises BadOverride."""
-        place: list[str | int] = []
+        """Set the value in the document and create missing parent objects. Raises InvalidOverride."""
+        path: list[str | int] = []
         holder: Any = document.value
         for part, following in zip(self.place, (*self.place[1:], None), strict=True):
-            key = _key(holder, part, place)
-            place.append(key)
+            key = _key(holder, part, path)
+            path.append(key)
             if following is None:
                 holder[key] = plain(self.value)
             else:
                 if isinstance(holder, dict) and holder.get(key) is None:
                     holder[key] = {}
                 holder = holder[key]
-        at = tuple(place)
-        document.texts = {p: t for p, t in document.texts.items() if p[: len(at)] != at} | {at: self.value}
-        document.origins[at] = f"--set {self.text}"
+        full_path = tuple(path)
+        document.texts = {p: t for p, t in document.texts.items() if p[: len(full_path)] != full_path} | {
+            full_path: self.value
+        }
+        document.origins[full_path] = f"--set {self.text}"
 
 
 def _place(path: str) -> Place:
-    """Keys and indices of spec.rewards[0].name or spec.rewards.0.name."""
+    """Parse spec.rewards[0].name or spec.rewards.0.name into keys and indices."""
     parts: list[str | int] = []
     position = 0
     while position < len(path):
@@ -67,15 +70,15 @@ def _place(path: str) -> Place:
             position += 1
         match = _PART.match(path, position)
         if match is None:
-            raise BadOverride(f"{path} is no place in a job: write it as spec.rewards[0].name")
+            raise BadOverride(f"{path} is not a path in a job: write it as spec.rewards[0].name")
         parts.append(match["key"] if match["index"] is None else int(match["index"]))
         position = match.end()
     return tuple(parts)
 
 
-def _key(holder: Any, part: str | int, place: list[str | int]) -> str | int:
-    """The key of `part` in what stands at `place`; an entry of a list goes by its index or its name."""
-    where = ".".join(map(str, place)) or "the document"
+def _key(holder: Any, part: str | int, parents: list[str | int]) -> str | int:
+    """Resolve a path part to a key of `holder`; list items are addressed by index or name."""
+    where = ".".join(map(str, parents)) or "the document"
     if isinstance(holder, dict):
         return str(part)
     if not isinstance(holder, list):
@@ -85,8 +88,9 @@ def _key(holder: Any, part: str | int, place: list[str | int]) -> str | int:
         return names.index(part)
     index = int(part) if isinstance(part, int) or part.isdecimal() else len(holder)
     if index >= len(holder):
-        there = ", ".join(str(name) for name in names if name is not None)
+        entry_names = ", ".join(str(name) for name in names if name is not None)
         raise BadOverride(
-            f"{where} has no entry {part}: it has {len(holder)}" + (f" ({there})" if there else "")
+            f"{where} has no entry {part}: it has {len(holder)}"
+            + (f" ({entry_names})" if entry_names else "")
         )
     return index

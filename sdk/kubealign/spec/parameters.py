@@ -1,26 +1,31 @@
-"""${NAME} and ${NAME:-default} in the values of a document; $${ stands for ${ itself."""
+"""Parameters ${NAME} and ${NAME:-default} in the values of a document; $${ escapes ${."""
 
 import re
 from collections.abc import Mapping
 
-#: What a parameter may be called.
+#: Pattern of parameter names.
 NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 
 _REFERENCE = re.compile(rf"\$\$\{{|\$\{{(?P<name>{NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{[^}}]*\}}?")
 
 
 class MissingParameter(LookupError):
-    """A value names a parameter that was not given and has no default."""
+    """A value names a parameter that has neither a value nor a default."""
 
 
 class MalformedParameter(ValueError):
-    """Something that begins like a parameter and is none."""
+    """Text that begins like a parameter but is not one."""
 
 
 def substitute(text: str, parameters: Mapping[str, str], used: set[str]) -> str:
-    """The text with its parameters filled in; their names are added to `used`, the missing ones too.
+    """Replace the parameters in a text.
 
-    Raises MissingParameter, which names every missing one, or MalformedParameter.
+    Args:
+        used: Receives the names of all parameters in the text, including missing ones.
+
+    Raises:
+        MissingParameter: Names every missing parameter.
+        MalformedParameter: A reference is malformed.
     """
     missing: list[str] = []
 
@@ -30,7 +35,8 @@ def substitute(text: str, parameters: Mapping[str, str], used: set[str]) -> str:
         name = match["name"]
         if name is None:
             raise MalformedParameter(
-                f"{match[0]} is no parameter: write ${{NAME}} or ${{NAME:-default}}, or $${{ for ${{ itself"
+                f"{match[0]} is not a parameter: write ${{NAME}} or ${{NAME:-default}}, or $${{ for "
+                "a literal ${"
             )
         used.add(name)
         if name in parameters:

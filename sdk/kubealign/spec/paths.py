@@ -1,4 +1,4 @@
-"""Two kinds of path: places in a document (spec.rewards[0].name), and files that a document names."""
+"""Paths within a document (spec.rewards[0].name), and paths of files that a document names."""
 
 import os.path
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ Place: TypeAlias = tuple[str | int, ...]
 
 
 def dotted(place: Sequence[str | int]) -> str:
-    """spec.rewards[0].name for ("spec", "rewards", 0, "name")."""
+    """Format ("spec", "rewards", 0, "name") as spec.rewards[0].name."""
     text = ""
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
@@ -18,5 +18,5 @@ def dotted(place: Sequence[str | int]) -> str:
 
 
 def local_path(value: str, folder: Path) -> str:
-    """The absolute path of a file that a document in `folder` names; ~ is the user's home."""
+    """Return the absolute path of a file named by a document in `folder`; ~ is the user's home."""
     return os.path.normpath(folder.absolute() / Path(value).expanduser())

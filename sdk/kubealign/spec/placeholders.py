@@ -1,4 +1,4 @@
-"""Text with names in braces: {name} stands for a value, {{ and }} for the braces themselves."""
+"""Text templates with placeholders: {name} is replaced by a value, {{ and }} are literal braces."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
 def fill(template: str, value: Callable[[str], str]) -> str:
-    """The text with what `value` says of each name. Raises ValueError for a brace that stands alone."""
+    """Replace each placeholder by `value(name)`. Raises ValueError for an unmatched brace."""
 
     def put(found: re.Match[str]) -> str:
         part, name = found.group(), found.group(1)
@@ -23,13 +23,15 @@ def fill(template: str, value: Callable[[str], str]) -> str:
 
 
 def names(template: str) -> list[str]:
-    """The names in a text, each once, in their order. Raises ValueError as `fill` does."""
-    found: dict[str, None] = {}
-    fill(template, lambda name: found.setdefault(name) or "")
-    return list(found)
+    """Return the distinct placeholder names of a template in order. Raises ValueError as `fill_placeholders`
+    does.
+    """
+    ordered: dict[str, None] = {}
+    fill(template, lambda name: ordered.setdefault(name) or "")
+    return list(ordered)
 
 
 def well_formed(template: str) -> str:
-    """The text itself. Raises ValueError as `fill` does."""
+    """Return the template if its braces are valid. Raises ValueError as `fill_placeholders` does."""
     names(template)
     return template

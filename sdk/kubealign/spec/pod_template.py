@@ -1,4 +1,4 @@
-"""What a job may say about its pods: an allow-list of a pod's own fields, laid over what kubealign makes."""
+"""Pod templates of jobs: an allow-list of pod fields, applied as a patch to kubealign's pods."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeAlias
@@ -19,7 +19,7 @@ from kubealign.spec.base import (
 from kubealign.spec.pod_volumes import ObjectKey, Volume, VolumeMount
 from kubealign.spec.quantities import Quantity
 
-#: These labels, those that begin so, and environment variables that do, are the operator's own.
+#: Labels, label prefix and environment variable prefix that are reserved for the operator.
 RESERVED_LABELS = ("app.kubernetes.io/managed-by", "app.kubernetes.io/name")
 RESERVED_PREFIX = "kubealign.dev/"
 RESERVED_VARIABLES = "KUBEALIGN_"
@@ -30,13 +30,16 @@ LabelValue: TypeAlias = Annotated[str, Field(max_length=63)]
 
 
 class PodMetadata(Spec):
-    """Labels and annotations of the pods, beside the operator's own."""
+    """Labels and annotations of the pods, in addition to the operator's own."""
 
-    labels: dict[Key, LabelValue] | None = Field(None, max_length=64, description="Such as Kueue's.")
-    annotations: dict[Key, Text] | None = Field(None, max_length=64, description="Notes of any kind.")
+    labels: dict[Key, LabelValue] | None = Field(
+        None, max_length=64, description="Labels, such as Kueue's queue name."
+    )
+    annotations: dict[Key, Text] | None = Field(None, max_length=64, description="Annotations of any kind.")
 
     @model_validator(mode="after")
     def _own(self) -> "PodMetadata":
+        """Reject labels that kubealign sets."""
         taken = [
             (("labels", key), value, "is set by kubealign itself: remove it")
             for key, value in (self.labels or {}).items()
@@ -48,14 +51,14 @@ class PodMetadata(Spec):
 
 
 class TolerationOperator(StrEnum):
-    """Exists: any value. Equal: the value given."""
+    """Exists: any value. Equal: the given value."""
 
     EXISTS = "Exists"
     EQUAL = "Equal"
 
 
 class TaintEffect(StrEnum):
-    """What a taint does to pods that do not tolerate it."""
+    """Effect of a taint on pods that do not tolerate the taint."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -63,102 +66,107 @@ class TaintEffect(StrEnum):
 
 
 class Toleration(Spec):
-    """A taint of nodes that the pods put up with."""
+    """A node taint that the pods tolerate."""
 
-    key: Key | None = Field(None, description="The taint's key; null: every taint, with Exists.")
-    operator: TolerationOperator | None = Field(None, description="How the value is compared; null: Equal.")
-    value: LabelValue | None = Field(None, description="The taint's value, with Equal.")
-    effect: TaintEffect | None = Field(None, description="Which effect; null: all.")
+    key: Key | None = Field(None, description="Key of the taint; null: every taint, with operator Exists.")
+    operator: TolerationOperator | None = Field(None, description="Comparison of the value; null: Equal.")
+    value: LabelValue | None = Field(None, description="Value of the taint, with operator Equal.")
+    effect: TaintEffect | None = Field(None, description="Effect that is tolerated; null: all effects.")
     toleration_seconds: int | None = Field(
-        None, ge=0, le=MOST, description="With NoExecute: how long it is put up with; null: for ever."
+        None, ge=0, le=MOST, description="With NoExecute: duration of the toleration; null: unlimited."
     )
 
 
 class Affinity(Spec):
-    """Which nodes and neighbours are wanted, as in a pod of Kubernetes. The fields within are checked when
-    the pods are made."""
+    """Node and pod affinity as in a Kubernetes pod. The nested fields are validated when the pods are
+    created.
+    """
 
-    node_affinity: dict[str, Any] | None = Field(None, max_length=8, description="Which nodes.")
-    pod_affinity: dict[str, Any] | None = Field(None, max_length=8, description="Near which pods.")
-    pod_anti_affinity: dict[str, Any] | None = Field(None, max_length=8, description="Far from which pods.")
+    node_affinity: dict[str, Any] | None = Field(None, max_length=8, description="Node affinity.")
+    pod_affinity: dict[str, Any] | None = Field(None, max_length=8, description="Pod affinity.")
+    pod_anti_affinity: dict[str, Any] | None = Field(None, max_length=8, description="Pod anti-affinity.")
 
 
 class WhenUnsatisfiable(StrEnum):
-    """DoNotSchedule: the pod waits. ScheduleAnyway: it goes where it is spread best."""
+    """DoNotSchedule: the pod waits. ScheduleAnyway: the pod is scheduled where the skew is smallest."""
 
     DO_NOT_SCHEDULE = "DoNotSchedule"
     SCHEDULE_ANYWAY = "ScheduleAnyway"
 
 
 class LabelSelector(Spec):
-    """Pods by their labels."""
+    """Selection of pods by labels."""
 
     match_labels: dict[Key, LabelValue] | None = Field(
-        None, max_length=16, description="Labels that they have."
+        None, max_length=16, description="Labels that the pods must have."
     )
 
 
 class TopologySpread(Spec):
-    """How evenly pods are spread over nodes, racks or zones."""
+    """Spread of the pods over topology domains such as nodes, racks or zones."""
 
-    max_skew: int = Field(ge=1, le=MOST, description="Most pods that one place may have more than another.")
-    topology_key: Key = Field(description="Label of the nodes that names the place.")
-    when_unsatisfiable: WhenUnsatisfiable = Field(
-        description="What becomes of a pod that cannot be spread so."
+    max_skew: int = Field(
+        ge=1, le=MOST, description="Maximum difference in the number of pods between two domains."
     )
-    label_selector: LabelSelector | None = Field(None, description="Which pods are counted.")
-    min_domains: int | None = Field(None, ge=1, le=MOST, description="Fewest places.")
+    topology_key: Key = Field(description="Node label that identifies the domain.")
+    when_unsatisfiable: WhenUnsatisfiable = Field(
+        description="Treatment of a pod that would exceed the maximum skew."
+    )
+    label_selector: LabelSelector | None = Field(None, description="Pods that are counted.")
+    min_domains: int | None = Field(None, ge=1, le=MOST, description="Minimum number of domains.")
 
 
 class SecretName(Spec):
-    """A Secret of the job's namespace."""
+    """Reference to a Secret of the job's namespace."""
 
-    name: ObjectName = Field(description="Its name.")
+    name: ObjectName = Field(description="Name of the Secret.")
 
 
 class Resources(Spec):
-    """What a process may use and what is set aside for it."""
+    """Resource requests and limits of a process."""
 
     requests: dict[Key, Quantity] | None = Field(
-        None, max_length=16, description="Set aside; null: the limits."
+        None, max_length=16, description="Requested quantities; null: the limits."
     )
     limits: dict[Key, Quantity] | None = Field(
-        None, max_length=16, description="At most; devices such as nvidia.com/gpu stand here."
+        None, max_length=16, description="Maximum quantities, including devices such as nvidia.com/gpu."
     )
 
 
 class FieldPath(Spec):
-    """A field of the pod itself."""
+    """A field of the pod."""
 
     field_path: Annotated[str, Field(min_length=1, max_length=256)] = Field(
-        description="Such as status.hostIP."
+        description="Path of the field, such as status.hostIP."
     )
 
 
 class EnvSource(Spec):
-    """Where a variable's value comes from: exactly one."""
+    """Source of a variable's value; exactly one member must be set."""
 
-    secret_key_ref: ObjectKey | None = Field(None, description="A Secret.")
-    config_map_key_ref: ObjectKey | None = Field(None, description="A ConfigMap.")
-    field_ref: FieldPath | None = Field(None, description="The pod.")
+    secret_key_ref: ObjectKey | None = Field(None, description="Key of a Secret.")
+    config_map_key_ref: ObjectKey | None = Field(None, description="Key of a ConfigMap.")
+    field_ref: FieldPath | None = Field(None, description="Field of the pod.")
 
     @model_validator(mode="after")
     def _one(self) -> "EnvSource":
+        """Check that exactly one source is set."""
         exactly_one(self, ["secret_key_ref", "config_map_key_ref", "field_ref"])
         return self
 
 
 class EnvVariable(Spec):
-    """A variable of the process's environment. Exactly one of value and valueFrom must be set."""
+    """An environment variable of the process. Exactly one of value and valueFrom must be set."""
 
     name: Annotated[str, Field(pattern=ENV_NAME, max_length=256)] = Field(
-        description="Names that begin with KUBEALIGN_ are kubealign's own."
+        description="Name of the variable; names that begin with KUBEALIGN_ are reserved."
     )
-    value: Text | None = Field(None, description="Its value.")
-    value_from: EnvSource | None = Field(None, description="Where its value comes from.")
+    value: Text | None = Field(None, description="Value of the variable.")
+    value_from: EnvSource | None = Field(None, description="Source of the value.")
 
     @model_validator(mode="after")
     def _sound(self) -> "EnvVariable":
+        """Check that one value is set and that the name is not reserved."""
         exactly_one(self, ["value", "value_from"], example='value: ""')
         if self.name.startswith(RESERVED_VARIABLES):
             raise incoherent("EnvVariable", (("name",), self.name, "is set by kubealign itself: remove it"))
@@ -166,7 +174,7 @@ class EnvVariable(Spec):
 
 
 class PullPolicy(StrEnum):
-    """When the image is fetched."""
+    """Image pull policy."""
 
     ALWAYS = "Always"
     IF_NOT_PRESENT = "IfNotPresent"
@@ -174,46 +182,53 @@ class PullPolicy(StrEnum):
 
 
 class Container(Spec):
-    """What may be said of the process's container."""
+    """The process's container."""
 
-    name: Literal["main"] = Field(description="The one container that a pod of kubealign's has.")
+    name: Literal["main"] = Field(description="Name of the single container of kubealign's pods.")
     image: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
-        None, description="It must have kubealign in it; null: the platform's."
+        None, description="Container image with kubealign installed; null: the platform's image."
     )
-    image_pull_policy: PullPolicy | None = Field(None, description="When it is fetched.")
+    image_pull_policy: PullPolicy | None = Field(None, description="Image pull policy.")
     resources: Resources | None = Field(
         None, description="CPU, memory, devices; null: the platform's defaults."
     )
     env: Annotated[list[EnvVariable] | None, unique("name")] = Field(
-        None, max_length=64, json_schema_extra=merged_by("name"), description="Variables, by name."
+        None,
+        max_length=64,
+        json_schema_extra=merged_by("name"),
+        description="Environment variables, merged by name.",
     )
     volume_mounts: Annotated[list[VolumeMount] | None, unique("mountPath")] = Field(
         None,
         max_length=32,
         json_schema_extra=merged_by("mountPath"),
-        description="Where volumes are seen, by mountPath.",
+        description="Mounted volumes, merged by mountPath.",
     )
 
 
 class PodFields(Spec):
-    """The fields of a pod's spec that a job may set."""
+    """Fields of a pod's spec that a job may set."""
 
     node_selector: dict[Key, LabelValue] | None = Field(
         None, max_length=32, description="Labels that a node must have."
     )
-    tolerations: list[Toleration] | None = Field(None, max_length=32, description="Taints put up with.")
-    affinity: Affinity | None = Field(None, description="Nodes and neighbours that are wanted.")
-    topology_spread_constraints: list[TopologySpread] | None = Field(
-        None, max_length=8, description="How the pods are spread."
+    tolerations: list[Toleration] | None = Field(
+        None, max_length=32, description="Node taints that the pods tolerate."
     )
-    priority_class_name: ObjectName | None = Field(None, description="Who gives way to whom.")
-    scheduler_name: ObjectName | None = Field(None, description="Who places the pods.")
-    runtime_class_name: ObjectName | None = Field(None, description="What runs the containers.")
+    affinity: Affinity | None = Field(None, description="Node and pod affinity.")
+    topology_spread_constraints: list[TopologySpread] | None = Field(
+        None, max_length=8, description="Topology spread constraints."
+    )
+    priority_class_name: ObjectName | None = Field(
+        None, description="Priority class for scheduling and preemption."
+    )
+    scheduler_name: ObjectName | None = Field(None, description="Name of the scheduler.")
+    runtime_class_name: ObjectName | None = Field(None, description="Runtime class of the containers.")
     image_pull_secrets: Annotated[list[SecretName] | None, unique("name")] = Field(
-        None, max_length=16, json_schema_extra=merged_by("name"), description="To fetch images with."
+        None, max_length=16, json_schema_extra=merged_by("name"), description="Secrets for pulling images."
     )
     volumes: Annotated[list[Volume] | None, unique("name")] = Field(
-        None, max_length=32, json_schema_extra=merged_by("name"), description="Volumes, by name."
+        None, max_length=32, json_schema_extra=merged_by("name"), description="Volumes, merged by name."
     )
     containers: Annotated[list[Container] | None, unique("name")] = Field(
         None, max_length=1, json_schema_extra=merged_by("name"), description="The container `main`."
@@ -221,9 +236,11 @@ class PodFields(Spec):
 
 
 class PodTemplate(Spec):
-    """A patch of the pods, in the shape of a pod template of Kubernetes. Lists are merged by name (of
-    volumeMounts by mountPath; tolerations and spread constraints are added), objects field by field. A role's
-    own patch is laid over the job's. Ignored on one machine."""
+    """A patch of the pods in the form of a Kubernetes pod template.
+
+    Lists are merged by name (volumeMounts by mountPath; tolerations and spread constraints are appended),
+    objects field by field. A role's own patch is applied on top of the job's. Ignored on one machine.
+    """
 
     metadata: PodMetadata | None = Field(None, description="Labels and annotations.")
-    spec: PodFields | None = Field(None, description="Where the pods run, and with what.")
+    spec: PodFields | None = Field(None, description="Scheduling, volumes and container of the pods.")

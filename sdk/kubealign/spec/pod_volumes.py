@@ -1,4 +1,4 @@
-"""Volumes that a job's pods are given beside those that kubealign itself mounts."""
+"""Volumes of a job's pods, in addition to those that kubealign mounts."""
 
 from enum import StrEnum
 from typing import Annotated, TypeAlias
@@ -19,7 +19,7 @@ from kubealign.spec.base import (
 )
 from kubealign.spec.quantities import Quantity
 
-#: Names of volumes that begin so, and folders, are the operator's own.
+#: Volume name prefix and folders that are reserved for the operator.
 RESERVED_VOLUMES = "kubealign-"
 RESERVED_FOLDERS = ("/etc/kubealign", "/run/kubealign", "/volumes", "/dev", "/proc", "/sys")
 
@@ -31,69 +31,78 @@ RelativePath: TypeAlias = Annotated[str, Field(pattern=VOLUME_PATH, min_length=1
 class ObjectKey(Spec):
     """One key of a ConfigMap or Secret of the job's namespace."""
 
-    name: ObjectName = Field(description="The object's name.")
-    key: FileKey = Field(description="The key in it.")
-    optional: bool | None = Field(None, description="Whether it may be missing; null: it may not.")
+    name: ObjectName = Field(description="Name of the object.")
+    key: FileKey = Field(description="Key in the object.")
+    optional: bool | None = Field(None, description="Allow the key to be missing; null: the key is required.")
 
 
 class KeyPath(Spec):
-    """A key and the file that it becomes."""
+    """A key and the file to which it is written."""
 
     key: FileKey = Field(description="The key.")
-    path: RelativePath = Field(description="The file, below where the volume is mounted.")
+    path: RelativePath = Field(description="Path of the file below the mount path.")
 
 
 class ConfigMapVolume(Spec):
-    """A ConfigMap's keys as files."""
+    """The keys of a ConfigMap as files."""
 
-    name: ObjectName = Field(description="The ConfigMap.")
+    name: ObjectName = Field(description="Name of the ConfigMap.")
     items: Annotated[list[KeyPath] | None, unique("key")] = Field(
-        None, max_length=64, json_schema_extra=merged_by("key"), description="Which keys; null: all."
+        None,
+        max_length=64,
+        json_schema_extra=merged_by("key"),
+        description="Keys to project; null: all keys.",
     )
-    optional: bool | None = Field(None, description="Whether it may be missing; null: it may not.")
+    optional: bool | None = Field(
+        None, description="Allow the ConfigMap to be missing; null: it is required."
+    )
 
 
 class SecretVolume(Spec):
-    """A Secret's keys as files."""
+    """The keys of a Secret as files."""
 
-    secret_name: ObjectName = Field(description="The Secret.")
+    secret_name: ObjectName = Field(description="Name of the Secret.")
     items: Annotated[list[KeyPath] | None, unique("key")] = Field(
-        None, max_length=64, json_schema_extra=merged_by("key"), description="Which keys; null: all."
+        None,
+        max_length=64,
+        json_schema_extra=merged_by("key"),
+        description="Keys to project; null: all keys.",
     )
-    optional: bool | None = Field(None, description="Whether it may be missing; null: it may not.")
+    optional: bool | None = Field(None, description="Allow the Secret to be missing; null: it is required.")
 
 
 class ClaimVolume(Spec):
     """A PersistentVolumeClaim."""
 
-    claim_name: ObjectName = Field(description="The claim.")
-    read_only: bool | None = Field(None, description="Whether nothing is written to it.")
+    claim_name: ObjectName = Field(description="Name of the claim.")
+    read_only: bool | None = Field(None, description="Mount the volume read-only.")
 
 
 class Medium(StrEnum):
-    """Memory: it counts against the pod's memory."""
+    """Memory: a tmpfs, which counts against the pod's memory."""
 
     MEMORY = "Memory"
 
 
 class EmptyVolume(Spec):
-    """A folder that lasts as long as the pod."""
+    """An empty folder with the lifetime of the pod."""
 
-    medium: Medium | None = Field(None, description="null: the node's disk.")
-    size_limit: Quantity | None = Field(None, description="Most that it holds; null: what there is.")
+    medium: Medium | None = Field(None, description="Storage medium; null: the node's disk.")
+    size_limit: Quantity | None = Field(None, description="Maximum size; null: unlimited.")
 
 
 class Volume(Spec):
-    """A volume, of exactly one kind."""
+    """A volume of exactly one type."""
 
-    name: VolumeName = Field(description="Names that begin with kubealign- are kubealign's own.")
+    name: VolumeName = Field(description="Name of the volume; names that begin with kubealign- are reserved.")
     config_map: ConfigMapVolume | None = Field(None, description="A ConfigMap.")
     secret: SecretVolume | None = Field(None, description="A Secret.")
-    persistent_volume_claim: ClaimVolume | None = Field(None, description="A claim.")
+    persistent_volume_claim: ClaimVolume | None = Field(None, description="A PersistentVolumeClaim.")
     empty_dir: EmptyVolume | None = Field(None, description="An empty folder.")
 
     @model_validator(mode="after")
     def _sound(self) -> "Volume":
+        """Check that one type is set and that the name is not reserved."""
         exactly_one(self, ["config_map", "secret", "persistent_volume_claim", "empty_dir"])
         if self.name.startswith(RESERVED_VOLUMES):
             remedy = "names that begin with kubealign- are taken: choose another"
@@ -102,17 +111,20 @@ class Volume(Spec):
 
 
 class VolumeMount(Spec):
-    """Where a volume is seen."""
+    """A mounted volume."""
 
-    name: VolumeName = Field(description="The volume.")
+    name: VolumeName = Field(description="Name of the volume.")
     mount_path: Annotated[str, Field(pattern=ABSOLUTE_PATH, max_length=1024)] = Field(
-        description="Folder, absolute; not below one that kubealign mounts itself."
+        description="Absolute path of the mount; not below a folder that kubealign mounts."
     )
-    sub_path: RelativePath | None = Field(None, description="Only this folder or file of the volume.")
-    read_only: bool | None = Field(None, description="Whether nothing is written to it.")
+    sub_path: RelativePath | None = Field(
+        None, description="Folder or file of the volume to mount; null: the whole volume."
+    )
+    read_only: bool | None = Field(None, description="Mount the volume read-only.")
 
     @model_validator(mode="after")
     def _own(self) -> "VolumeMount":
+        """Reject mount paths below folders that kubealign mounts."""
         if any(
             self.mount_path == folder or self.mount_path.startswith(f"{folder}/")
             for folder in RESERVED_FOLDERS

@@ -1,4 +1,4 @@
-"""Amounts of CPU, memory and devices, as Kubernetes writes them."""
+"""Quantities of CPU, memory and devices in Kubernetes notation."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -11,7 +11,7 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-#: `8`, `500m` or `16Gi`: a whole number or a text in documents, always a text in Python.
+#: `8`, `500m` or `16Gi`: a whole number or text in documents, always text in Python.
 Quantity: TypeAlias = Annotated[
     str,
     Field(pattern=QUANTITY, max_length=64, json_schema_extra={"x-kubernetes-int-or-string": True}),

@@ -1,4 +1,4 @@
-"""What scores a response: a model, or a Python function."""
+"""Rewards: models, Python functions and plugins that score responses."""
 
 from enum import StrEnum
 from typing import Annotated, Any
@@ -25,7 +25,9 @@ from kubealign.spec.pod_template import PodTemplate
 
 
 class RewardPlacement(StrEnum):
-    """Own: a process of its own. WithCritic: in the critic's process, idle weights on the CPU."""
+    """Own: a process of its own. WithCritic: in the critic's process; the weights are offloaded to the CPU
+    while idle.
+    """
 
     OWN = "Own"
     WITH_CRITIC = "WithCritic"
@@ -34,31 +36,33 @@ class RewardPlacement(StrEnum):
 class FileFunction(Spec):
     """A function in a Python file."""
 
-    path: FilePath = Field(description="The file; relative to the job's file when run on one machine.")
-    name: str = Field("reward", pattern=PYTHON_NAME, max_length=253, description="The function in it.")
+    path: FilePath = Field(description="Path of the file; relative to the job's file on one machine.")
+    name: str = Field("reward", pattern=PYTHON_NAME, max_length=253, description="Name of the function.")
 
 
 class ConfigMapFunction(Spec):
-    """A function in a Python file that a ConfigMap of the job's namespace holds."""
+    """A function in a Python file that is stored in a ConfigMap of the job's namespace."""
 
-    name: ObjectName = Field(description="The ConfigMap.")
+    name: ObjectName = Field(description="Name of the ConfigMap.")
     key: str = Field(
-        pattern=FILE_KEY, max_length=253, description="The key that holds the file, such as score.py."
+        pattern=FILE_KEY, max_length=253, description="Key of the file in the ConfigMap, such as score.py."
     )
-    function: str = Field("reward", pattern=PYTHON_NAME, max_length=253, description="The function in it.")
+    function: str = Field("reward", pattern=PYTHON_NAME, max_length=253, description="Name of the function.")
 
     @property
     def path(self) -> str:
-        """The file in the pods that call the function."""
+        """Path of the file in the pods that call the function."""
         return f"{FUNCTIONS}/{self.name}/{self.key}"
 
 
 class RewardFunction(Union):
-    """A Python function `f(prompts, responses, **columns) -> list of numbers`, one per response. The
-    columns are the data set's."""
+    """A Python function `f(prompts, responses, **columns) -> list of numbers`, with one number per response.
+
+    The keyword arguments are the columns of the data set.
+    """
 
     module: Annotated[str, Field(pattern=MODULE_FUNCTION, max_length=512)] | None = Field(
-        None, description="package.module:function, importable where the reward runs."
+        None, description="package.module:function, importable in the reward's process."
     )
     file: FileFunction | None = Field(None, description="A function in a Python file.")
     config_map: ConfigMapFunction | None = Field(
@@ -66,102 +70,113 @@ class RewardFunction(Union):
     )
 
 
-#: The members of a reward, of which one is set.
+#: Fields of `Reward`, exactly one of which is set.
 SOURCES = ("model", "ensemble", "function", "plugin")
 
 
 class FirstSteps(Spec):
-    """Mean and standard deviation of the first steps' rewards, when the policy has hardly moved."""
+    """Mean and standard deviation of the rewards of the first steps, while the policy is near its initial
+    weights.
+    """
 
-    steps: int = Field(1, ge=1, le=MOST, description="Steps that are counted.")
+    steps: int = Field(1, ge=1, le=MOST, description="Number of steps used to compute the moments.")
 
 
 class FixedMoments(Spec):
-    """Given numbers."""
+    """Constant mean and standard deviation."""
 
-    mean: float = Field(0.0, description="Taken from the reward.")
-    std: float = Field(1.0, gt=0, description="The rest is divided by this.")
+    mean: float = Field(0.0, description="Value that is subtracted from the reward.")
+    std: float = Field(1.0, gt=0, description="Value by which the centred reward is divided.")
 
 
 class RunningMoments(Spec):
-    """Mean and standard deviation of all rewards of the job so far."""
+    """Running mean and standard deviation of all rewards of the job."""
 
 
 class Standardize(Union):
-    """(reward - mean) / std, with the moments of this source's own rewards."""
+    """Standardisation of a reward: (reward - mean) / std, with the moments of this source's rewards."""
 
     first_steps: FirstSteps | None = Field(None, description="Moments of the first steps.")
-    fixed: FixedMoments | None = Field(None, description="Given moments.")
-    running: RunningMoments | None = Field(None, description="Moments of all steps so far.")
+    fixed: FixedMoments | None = Field(None, description="Constant moments.")
+    running: RunningMoments | None = Field(None, description="Running moments.")
 
 
 class Aggregate(StrEnum):
-    """Mean: of the members' scores. Minimum: the least of them, which no single member's error raises."""
+    """Mean: the mean of the models' scores. Minimum: the minimum of the models' scores, a conservative
+    estimate.
+    """
 
     MEAN = "Mean"
     MINIMUM = "Minimum"
 
 
 class Ensemble(Spec):
-    """Several reward models as one, in one process."""
+    """Several reward models combined into one reward, in one process."""
 
     models: list[Model] = Field(
-        min_length=2, max_length=16, description="Sequence-classification checkpoints, or rewardModel jobs."
+        min_length=2,
+        max_length=16,
+        description="Sequence-classification checkpoints, or results of rewardModel jobs.",
     )
-    aggregate: Aggregate = Field(Aggregate.MEAN, description="What becomes of their scores.")
+    aggregate: Aggregate = Field(Aggregate.MEAN, description="Aggregation of the models' scores.")
 
 
 class RewardPlugin(Spec):
-    """A reward of another package: a function as in `function`, or what makes one."""
+    """A reward of another package: a function as in `function`, or a factory of one."""
 
-    name: ShortText = Field(description="Name of its entry point in the group kubealign.rewards.")
+    name: ShortText = Field(description="Name of the reward's entry point in the group kubealign.rewards.")
     parameters: dict[str, Any] = Field(
-        default_factory=dict, max_length=256, description="What it is made with; it checks them itself."
+        default_factory=dict, max_length=256, description="Parameters of the plugin, which validates them."
     )
 
 
 class Reward(Spec):
-    """One source of reward, exactly one of model, ensemble, function and plugin. The job's reward is the
-    weighted sum over its sources."""
+    """One reward source: exactly one of model, ensemble, function and plugin.
 
-    name: Name = Field(description="Unique in the job; in the metrics as reward/NAME.")
-    weight: float = Field(1.0, description="Its share in the sum.")
+    The reward of a response is the weighted sum over the job's sources.
+    """
+
+    name: Name = Field(description="Unique in the job; reported in the metrics as reward/NAME.")
+    weight: float = Field(1.0, description="Weight in the sum of rewards.")
     model: Model | None = Field(
         None, description="A sequence-classification checkpoint, or the result of a rewardModel job."
     )
-    ensemble: Ensemble | None = Field(None, description="Several reward models as one.")
+    ensemble: Ensemble | None = Field(None, description="Several reward models combined into one reward.")
     function: RewardFunction | None = Field(None, description="A Python function.")
     plugin: RewardPlugin | None = Field(None, description="A reward of another package.")
     attributes: dict[str, float] = Field(
         default_factory=dict,
         max_length=64,
-        description="Of a model with several scores: each one's weight in this reward, by its name; empty: "
-        "all weigh 1.",
+        description="For models with several scores: weight of each score in this reward, by the "
+        "score's name; empty: weight 1 for all.",
     )
-    placement: RewardPlacement = Field(RewardPlacement.OWN, description="Where it runs.")
+    placement: RewardPlacement = Field(RewardPlacement.OWN, description="Process in which the reward runs.")
     timeout_seconds: float = Field(
-        30.0, gt=0, description="A function that has not answered by then is stopped and the job fails."
+        30.0, gt=0, description="Timeout of a call of the function, after which the job fails."
     )
     standardize: Standardize | None = Field(
-        None, description="Brought to mean 0 and deviation 1; null: as it is."
+        None, description="Standardisation to mean 0 and standard deviation 1; null: none."
     )
     clip: float | None = Field(
-        None, gt=0, description="Bound on the absolute value, after standardisation; null: none."
+        None, gt=0, description="Bound on the absolute value after standardisation; null: unbounded."
     )
     truncated_value: float | None = Field(
         None,
-        description="The value of a response that did not end within maxTokens, after standardisation; "
-        "null: what the source says.",
+        description="Reward of a response that did not end within maxTokens, replacing the value after "
+        "standardisation; null: the source's own value.",
     )
-    pod_template: PodTemplate | None = Field(None, description="Patch of its pod, with placement Own.")
+    pod_template: PodTemplate | None = Field(
+        None, description="Patch of the reward's pod, with placement Own."
+    )
 
     @property
     def models(self) -> list[Model]:
-        """Every model that it is made of."""
+        """All models of this reward."""
         return [self.model] if self.model is not None else list(self.ensemble.models) if self.ensemble else []
 
     @model_validator(mode="after")
     def _one_source(self) -> "Reward":
+        """Check that one source is set and that the other fields fit it."""
         exactly_one(self, list(SOURCES))
         if self.attributes and self.model is None and self.ensemble is None:
             raise incoherent(
@@ -170,7 +185,11 @@ class Reward(Spec):
         if self.model is None and self.placement is RewardPlacement.WITH_CRITIC:
             raise incoherent(
                 "Reward",
-                (("placement",), self.placement, "is for a single model; all else runs on its own: set Own"),
+                (
+                    ("placement",),
+                    self.placement,
+                    "is for a single model; other sources run in their own process: set Own",
+                ),
             )
         if self.pod_template is not None and self.placement is RewardPlacement.WITH_CRITIC:
             remedy = "a reward WithCritic has no pod of its own: set critic.podTemplate"

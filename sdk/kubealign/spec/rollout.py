@@ -1,4 +1,4 @@
-"""How responses are generated, and how the engines get new weights."""
+"""Generation of responses by the rollout workers, and the refit of their weights."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -13,26 +13,32 @@ from kubealign.spec.workflow import ToolFunction, Workflow, WorkflowFunction
 
 
 class Sampling(Spec):
-    """How the next token is chosen, and when a response ends."""
+    """Sampling parameters."""
 
-    max_tokens: int = Field(256, ge=1, le=MOST, description="Longest response, in tokens.")
-    min_tokens: int = Field(0, ge=0, le=MOST, description="The response cannot end before this many tokens.")
-    temperature: float = Field(1.0, ge=0, description="0: always the likeliest token.")
-    top_k: int = Field(0, ge=0, le=MOST, description="Sample among the k likeliest tokens; 0: among all.")
+    max_tokens: int = Field(256, ge=1, le=MOST, description="Maximum response length in tokens.")
+    min_tokens: int = Field(0, ge=0, le=MOST, description="Minimum response length in tokens.")
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0: greedy decoding.")
+    top_k: int = Field(0, ge=0, le=MOST, description="Sample among the k most likely tokens; 0: among all.")
     top_p: float = Field(
-        1.0, gt=0, le=1, description="Sample among the likeliest tokens that hold this probability together."
+        1.0,
+        gt=0,
+        le=1,
+        description="Sample among the most likely tokens whose cumulative probability reaches this "
+        "value (nucleus sampling).",
     )
     stop: list[ShortText] = Field(
-        default_factory=list, max_length=16, description="A response ends after any of these."
+        default_factory=list, max_length=16, description="Stop strings: a response ends after any of them."
     )
     stop_token_ids: list[Annotated[int, Field(ge=0, le=MOST)]] = Field(
         default_factory=list,
         max_length=64,
-        description="A response ends after any of these, besides the end-of-sequence token.",
+        description="Stop tokens: a response ends after any of them, in addition to the end-of-sequence "
+        "token.",
     )
 
     @model_validator(mode="after")
     def _lengths(self) -> "Sampling":
+        """Check that minTokens is at most maxTokens."""
         if self.min_tokens > self.max_tokens:
             raise incoherent(
                 "Sampling",
@@ -42,8 +48,9 @@ class Sampling(Spec):
 
 
 class Transport(StrEnum):
-    """Auto: shared memory on the same machine, else a gRPC stream. Collective: NCCL between GPUs, gloo
-    between CPUs; whoever cannot take part streams."""
+    """Auto: shared memory on the same machine, otherwise a gRPC stream. Collective: NCCL between GPUs, gloo
+    between CPUs; workers that cannot join use the stream.
+    """
 
     AUTO = "Auto"
     SHARED_MEMORY = "SharedMemory"
@@ -52,106 +59,113 @@ class Transport(StrEnum):
 
 
 class Encoding(StrEnum):
-    """Dense: all weights, as they are. Delta: to a worker that streams and holds the version before, only
-    what changed, bit for bit; it keeps a copy of the weights in memory for that."""
+    """Dense: all weights. Delta: only changed weights, lossless, sent to streaming workers that hold the
+    previous version; such a worker keeps a copy of the weights in memory.
+    """
 
     DENSE = "Dense"
     DELTA = "Delta"
 
 
 class InFlight(StrEnum):
-    """What becomes of responses in the making when new weights come. Drain: they are finished first, with the
-    old ones. Interrupt: they go on with the new ones, what they have so far computed again. Continue: they go
-    on with the new ones at once, over the keys and values of the old ones."""
+    """Drain: they are finished with the old weights before the refit. Interrupt: they continue with the new
+    weights after their KV cache is recomputed. Continue: they continue with the new weights and the KV
+    cache of the old weights.
+    """
 
     DRAIN = "Drain"
     INTERRUPT = "Interrupt"
     CONTINUE = "Continue"
 
 
-#: Members of `rollout.engine` that are not our own engine: they give a response out whole, and cannot
-#: tell which weights made which token.
+#: External engines among the members of `rollout.engine`: they return only complete responses and cannot
+#: report the weight version of a token.
 ENGINES_OF_OTHERS = ("tensorrt_llm", "vllm")
 
 
 class Refit(Spec):
-    """The weight broadcast after each step."""
+    """Refit: the broadcast of new weights to the rollout workers after each step."""
 
-    transport: Transport = Field(Transport.AUTO, description="How the bytes travel.")
-    encoding: Encoding = Field(Encoding.DENSE, description="What travels over a stream.")
+    transport: Transport = Field(Transport.AUTO, description="Transport of the weights.")
+    encoding: Encoding = Field(Encoding.DENSE, description="Encoding of streamed weights.")
     in_flight: InFlight | None = Field(
         None,
-        description="What becomes of responses in the making; each token says which weights made it. null: "
-        "Interrupt where maxStaleness is above 0 and the engine can, else Drain.",
+        description="Treatment of unfinished responses at a refit; each token records the version of "
+        "its weights. null: Interrupt if maxStaleness is above 0 and the engine supports "
+        "it, otherwise Drain.",
     )
     fan_out: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="Most workers that one sender streams a version to: the trainer to so many, and each of "
-        "those, which keeps a copy for it, to so many more. null: the trainer to all.",
+        description="Maximum number of workers to which one sender streams a version: the trainer to "
+        "this many, and each of them, which keeps a copy, to this many more. null: the "
+        "trainer streams to all workers.",
     )
     timeout_seconds: float = Field(
-        120.0, gt=0, description="A worker that has not taken the weights by then is quarantined."
+        120.0, gt=0, description="Time after which a worker that has not loaded the weights is quarantined."
     )
 
 
 class MismatchGate(Spec):
-    """The bound on the gap between the engine's and the trainer's log-probabilities of the same tokens."""
+    """Limit on the difference between the engine's and the trainer's log-probabilities of the same tokens."""
 
     mean: float = Field(
         0.05,
         gt=0,
-        description="Largest mean absolute difference of a step, in nats. Above it the job fails.",
+        description="Maximum mean absolute difference of a step, in nats. Above it the job fails.",
     )
 
 
 class RolloutPlacement(StrEnum):
-    """Own: processes of their own, elastic. WithTrainer: one worker in each of the trainer's processes;
-    training and generation take turns with the accelerator, and the idle one rests in the host's memory."""
+    """Own: elastic processes of their own. WithTrainer: one worker in each of the trainer's processes;
+    training and generation alternate on the accelerator, and the idle one is offloaded to host memory.
+    """
 
     OWN = "Own"
     WITH_TRAINER = "WithTrainer"
 
 
 class Rollout(Spec):
-    """The workers that generate."""
+    """Rollout workers, which generate responses."""
 
-    placement: RolloutPlacement = Field(RolloutPlacement.OWN, description="Where the workers run.")
+    placement: RolloutPlacement = Field(
+        RolloutPlacement.OWN, description="Processes in which the workers run."
+    )
     replicas: int = Field(
-        1, ge=1, le=1024, description="Workers; with placement WithTrainer as many as trainer.ranks."
+        1, ge=1, le=1024, description="Workers; with placement WithTrainer the same number as trainer.ranks."
     )
     min_replicas: int = Field(
         1,
         ge=1,
         le=MOST,
-        description="Fewer workers with current weights than this: one full retry, then the job fails.",
+        description="Minimum number of workers with the current weights (quorum): with fewer, the refit "
+        "is retried once, then the job fails.",
     )
-    engine: Engine = Field(Engine(torch=TorchEngine()), description="What generates.")
-    sampling: Sampling = Field(
-        Sampling(), description="How the next token is chosen, and when a response ends."
-    )
-    refit: Refit = Field(Refit(), description="The weight broadcast after each step.")
+    engine: Engine = Field(Engine(torch=TorchEngine()), description="Generation engine.")
+    sampling: Sampling = Field(Sampling(), description="Sampling parameters.")
+    refit: Refit = Field(Refit(), description="Broadcast of new weights after each step.")
     mismatch_gate: MismatchGate = Field(
-        MismatchGate(), description="When the engine's numbers are too far off."
+        MismatchGate(),
+        description="Limit on the mismatch between the engine's and the trainer's log-probabilities.",
     )
     workflow: Workflow | None = Field(
-        None, description="Responses of several turns; null: each is generated at once."
+        None, description="Multi-turn responses; null: each response is generated in a single turn."
     )
     group_timeout_seconds: float = Field(
-        600.0, gt=0, description="A group that is not whole by then is asked for again."
+        600.0, gt=0, description="Time after which an incomplete group is requested again."
     )
     group_retries: int = Field(
         2,
         ge=0,
         le=MOST,
-        description="How often a group is asked for again before another prompt takes its place.",
+        description="Retries of a group before it is replaced by another prompt.",
     )
     pod_template: PodTemplate | None = Field(None, description="Patch of the workers' pods.")
 
     @property
     def functions(self) -> list[tuple[Place, ToolFunction | WorkflowFunction]]:
-        """(place below the rollout, function) of every Python function that the workers call."""
+        """(path below the rollout, function) of every Python function that the workers call."""
         if self.workflow is None:
             return []
         if self.workflow.function is not None:
@@ -163,6 +177,7 @@ class Rollout(Spec):
 
     @model_validator(mode="after")
     def _quorum(self) -> "Rollout":
+        """Check that minReplicas is at most replicas and that the placement allows the pod template."""
         if self.min_replicas > self.replicas:
             raise incoherent(
                 "Rollout",
@@ -175,8 +190,10 @@ class Rollout(Spec):
 
 
 class ReferencePlacement(StrEnum):
-    """Own: a process of its own. WithTrainer: in the trainer's process, idle weights on the CPU. AdapterOff:
-    the policy without its adapter, so that no second copy of the weights is held (needs trainer.lora)."""
+    """Own: a process of its own. WithTrainer: in the trainer's process; the weights are offloaded to the CPU
+    while idle. AdapterOff: the policy with its adapter disabled, without a second copy of the weights
+    (needs trainer.lora).
+    """
 
     OWN = "Own"
     WITH_TRAINER = "WithTrainer"

@@ -1,4 +1,4 @@
-"""What the operator says of a job: the `status` of an AlignmentJob in a cluster."""
+"""The `status` of an AlignmentJob in a cluster, written by the operator."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -10,7 +10,7 @@ from kubealign.spec.base import merged_by
 
 
 class _Status(BaseModel):
-    """Read leniently: a newer operator may say more than this SDK knows."""
+    """Base class of status models. Unknown fields, which a newer operator may write, are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
 
@@ -28,11 +28,12 @@ class JobPhase(StrEnum):
 
     @property
     def final(self) -> bool:
+        """True if the job never runs again."""
         return self in (JobPhase.SUCCEEDED, JobPhase.FAILED)
 
 
 class ConditionStatus(StrEnum):
-    """Of a condition, as Kubernetes spells it."""
+    """Status of a condition in Kubernetes notation."""
 
     TRUE = "True"
     FALSE = "False"
@@ -40,77 +41,91 @@ class ConditionStatus(StrEnum):
 
 
 class Condition(_Status):
-    """One thing that is so, is not so, or is not known, since when and why."""
+    """A condition of the job, with the time and reason of its last transition."""
 
     type: str = Field(max_length=316, description="Accepted, DependenciesReady, Ready, Complete, Failed ...")
-    status: ConditionStatus = Field(description="Whether it is so.")
-    reason: str = Field(max_length=1024, description="Why, in one CamelCase word.")
-    message: str = Field("", max_length=32768, description="Why, in a sentence.")
-    last_transition_time: datetime = Field(description="When `status` last changed.")
-    observed_generation: int | None = Field(None, description="The metadata.generation that it is about.")
+    status: ConditionStatus = Field(description="True, False or Unknown.")
+    reason: str = Field(max_length=1024, description="Reason of the last transition, one CamelCase word.")
+    message: str = Field("", max_length=32768, description="Explanation of the last transition.")
+    last_transition_time: datetime = Field(description="Time of the last change of `status`.")
+    observed_generation: int | None = Field(
+        None, description="The metadata.generation to which the condition refers."
+    )
 
 
 class RoleStatus(_Status):
-    """The processes of one group."""
+    """Status of the processes of one group."""
 
     name: str = Field(max_length=63, description="prepare, trainer, critic, reference, reward-NAME, ...")
-    replicas: int = Field(description="Processes wanted; of rollout workers, those.")
-    ready: int = Field(description="Of these, the ones that serve, or are done.")
+    replicas: int = Field(description="Desired number of processes; for rollout, the number of workers.")
+    ready: int = Field(description="Number of processes that are ready or completed.")
 
 
 class Result(_Status):
-    """Where the job's result lies: a Hugging Face folder."""
+    """Location of the job's result, a Hugging Face folder."""
 
-    claim_name: str = Field(max_length=253, description="PersistentVolumeClaim.")
-    # A volume path of the spec and what is added to it.
-    path: str = Field(max_length=2048, description="Folder within it.")
+    claim_name: str = Field(max_length=253, description="Name of the PersistentVolumeClaim.")
+    # Longer than a volume path of the spec, since the run directory's path is appended.
+    path: str = Field(max_length=2048, description="Folder within the volume.")
 
 
 class Dependency(Result):
-    """The result of another job, as it was found when this one started."""
+    """Location of another job's result, as resolved when this job started."""
 
     name: str = Field(max_length=63, description="metadata.name of the other job.")
 
 
 class AlignmentJobStatus(_Status):
-    """All that the operator says of a job. Every field may be missing."""
+    """Observed state of a job, written by the operator. Every field may be missing."""
 
-    observed_generation: int | None = Field(None, description="The metadata.generation that was looked at.")
-    phase: JobPhase | None = Field(None, description="Where the job is in its life.")
+    observed_generation: int | None = Field(
+        None, description="The metadata.generation that the operator has processed."
+    )
+    phase: JobPhase | None = Field(None, description="Phase of the job's lifecycle.")
     message: str | None = Field(
-        None, max_length=4096, description="What it waits for, or why it failed, in a sentence."
+        None, max_length=4096, description="Reason for which the job waits or failed."
     )
-    step: int | None = Field(None, description="The last step that was done.")
-    max_steps: int | None = Field(None, description="Steps that were asked for.")
+    step: int | None = Field(None, description="The last completed step.")
+    max_steps: int | None = Field(None, description="Requested number of steps.")
     reward: float | None = Field(None, description="Mean reward of the last step.")
-    kl: float | None = Field(None, description="KL to the reference at the last step, in nats a token.")
-    weight_version: int | None = Field(None, description="The weights that the rollout workers have.")
-    start_time: datetime | None = Field(None, description="When it first left Pending.")
-    completion_time: datetime | None = Field(None, description="When it succeeded or failed.")
-    active_since: datetime | None = Field(
-        None, description="Start of the present stretch of activity; null while suspended or ended."
+    kl: float | None = Field(
+        None, description="KL divergence from the reference at the last step, in nats per token."
     )
-    active_seconds: float | None = Field(None, description="Seconds of activity before that stretch.")
-    restarts: int | None = Field(None, description="Restarts so far, of lifecycle.maxRestarts.")
+    weight_version: int | None = Field(None, description="Weight version of the rollout workers.")
+    start_time: datetime | None = Field(None, description="Time at which the job first left Pending.")
+    completion_time: datetime | None = Field(None, description="Time at which the job succeeded or failed.")
+    active_since: datetime | None = Field(
+        None, description="Start of the current active period; null while suspended or finished."
+    )
+    active_seconds: float | None = Field(
+        None, description="Total duration of earlier active periods in seconds."
+    )
+    restarts: int | None = Field(None, description="Restarts so far, limited by lifecycle.maxRestarts.")
     attempts: dict[str, int] | None = Field(
         None,
         max_length=2048,
-        description="How often each group of ranks and each other process was started again.",
+        description="Number of restarts of each group of ranks and of each other process.",
     )
     dependencies: list[Dependency] | None = Field(
         None,
         max_length=64,
         json_schema_extra=merged_by("name"),
-        description="The results that this job builds on; kept, for their jobs may be deleted meanwhile.",
+        description="Results of other jobs that this job reads; recorded because those jobs may be "
+        "deleted meanwhile.",
     )
     roles: list[RoleStatus] | None = Field(
-        None, max_length=64, json_schema_extra=merged_by("name"), description="The processes, by group."
+        None,
+        max_length=64,
+        json_schema_extra=merged_by("name"),
+        description="Status of the processes by group.",
     )
-    rollout_replicas: int | None = Field(None, description="Rollout workers that exist; for kubectl scale.")
+    rollout_replicas: int | None = Field(
+        None, description="Number of existing rollout workers; for kubectl scale."
+    )
     selector: str | None = Field(
         None, max_length=1024, description="Label selector of the rollout workers; for kubectl scale."
     )
     conditions: list[Condition] | None = Field(
-        None, max_length=16, json_schema_extra=merged_by("type"), description="In detail, and why."
+        None, max_length=16, json_schema_extra=merged_by("type"), description="Conditions with reasons."
     )
-    result: Result | None = Field(None, description="Where the result lies, once there is one.")
+    result: Result | None = Field(None, description="Location of the result, once it exists.")

@@ -1,6 +1,7 @@
-"""A job to begin with, as a commented document made from the models.
+"""Template of a job for an algorithm: a commented document generated from the models.
 
-What must be set is set; every other field of the algorithm stands there with its default, as `#name: value`.
+Required fields are set; all other fields of the algorithm appear as comments with their defaults, `#name:
+value`.
 """
 
 import json
@@ -21,13 +22,13 @@ _WIDTH = 100
 _HEAD = """\
 # An AlignmentJob: {what}
 #
-# What must be set is set: put your own models, data and rewards there. Every other field stands here with its
-# default, as `#field: value`: to change one, remove its # and those before the fields around it.
+# Required fields are set: replace them with your own models, data and rewards. All other fields are commented
+# out with their defaults, as `#field: value`: to change one, uncomment the field and the fields around it.
 #
-#   kubealign validate FILE     what is wrong with it, field by field
-#   kubealign explain PATH      more about a field, such as {path}
-#   kubealign run FILE          run it on this machine
-#   kubealign submit FILE       hand it in to a cluster
+#   kubealign validate FILE     report all errors, field by field
+#   kubealign explain PATH      explain a field, such as {path}
+#   kubealign run FILE          run the job on this machine
+#   kubealign submit FILE       submit the job to a cluster
 """
 _MODEL = {"path": "models/base"}
 _ROWS: dict[str, str] = {
@@ -38,13 +39,13 @@ _ROWS: dict[str, str] = {
     "unpaired": "data/unpaired.jsonl",
 }
 _FUNCTION = {"name": "correct", "function": {"file": {"path": "reward.py"}}}
-# A critic begins as a model that scores.
+# The critic is initialised from a reward model.
 _SCORER = {"name": "helpful", "model": {"path": "models/reward"}}
 _TEACHER = {"model": {"path": "models/teacher"}}
-#: What a step or a round is made of: the first that the algorithm has.
+#: Batch size fields; the first one that the algorithm has is set.
 _SIZES = ("promptsPerStep", "rowsPerStep", "promptsPerRound")
 _JUDGE = "How good is this answer?\n\n{prompt}\n\n{response}\n\nScore: "
-#: Fields without a default.
+#: Required fields of algorithms, by member.
 _REQUIRED: dict[str, dict[str, Any]] = {
     "selfRewarding": {"judge": {"prompt": _JUDGE}},
     "custom": {"name": "my-algorithm"},
@@ -54,21 +55,23 @@ _RATED = {"text": {"chosenRating": "chosen_rating", "rejectedRating": "rejected_
 
 
 def template(algorithm: str, name: str) -> str:
-    """The document for an algorithm, as a command line spells it: sft, reward-model, ppo, dr-grpo, ..."""
+    """Return the template for an algorithm by its command line name: sft, reward-model, ppo, dr-grpo, ..."""
     head, *tail = algorithm.split("-")
     member = head + "".join(part.capitalize() for part in tail)
     field = allowed(Algorithm)[member]
-    kind = model_of(field.annotation)
-    assert kind is not None
-    given, hidden = _given(member, kind)
-    document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": given}
-    what = (kind.__doc__ or "").split("\n")[0].rstrip(".")
+    model = model_of(field.annotation)
+    assert model is not None
+    values, hidden = _given(member, model)
+    document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": values}
+    summary = (model.__doc__ or "").split("\n")[0].rstrip(".")
     lines = _Writer(hidden).fields(AlignmentJob, document, (), 0, active=True)
-    return _HEAD.format(what=what + ".", path=f"spec.algorithm.{member}") + "\n" + "\n".join(lines) + "\n"
+    return _HEAD.format(what=summary + ".", path=f"spec.algorithm.{member}") + "\n" + "\n".join(lines) + "\n"
 
 
 def _given(member: str, kind: type[BaseModel]) -> tuple[dict[str, Any], frozenset[str]]:
-    """The spec's required fields with plausible values, and its fields that mean nothing here."""
+    """Return the required fields with plausible values, and the fields of the spec that the algorithm does
+    not use.
+    """
     size = next(name for name in _SIZES if name in allowed(kind))
     entry = {size: 64} | _REQUIRED.get(member, {})
     algorithm: Any = kind.model_validate(entry)
@@ -94,11 +97,11 @@ def _given(member: str, kind: type[BaseModel]) -> tuple[dict[str, Any], frozense
         "trainer": algorithm.trains,
         "validation": algorithm.trains,
     }
-    return spec, frozenset(name for name, use in useful.items() if not use)
+    return spec, frozenset(name for name, is_used in useful.items() if not is_used)
 
 
 class _Writer:
-    """Fields to lines. `hidden`: fields of the spec that are left out."""
+    """Renders fields as lines. `hidden`: fields of the spec that are omitted."""
 
     def __init__(self, hidden: frozenset[str]) -> None:
         self._hidden = hidden
@@ -112,7 +115,11 @@ class _Writer:
         *,
         active: bool,
     ) -> Iterator[str]:
-        """The fields of one object. `active`: not within one that is commented out."""
+        """Yield the lines of one object.
+
+        Args:
+            active: False inside an object that is commented out.
+        """
         properties = model.model_json_schema()["properties"]
         union = issubclass(model, Union)
         for name, field in allowed(model).items():
@@ -122,7 +129,7 @@ class _Writer:
                 yield ""
             at = (*place, name)
             if name in given:
-                # What the head of a document is needs no words.
+                # The head of a document needs no comment.
                 if place or name in ("metadata", "spec"):
                     yield from self._words(field, properties[name], depth)
                 yield from self._value(field, given[name], at, depth, active=active)
@@ -133,7 +140,7 @@ class _Writer:
                 yield from self._default(field, at, depth)
 
     def _words(self, field: FieldInfo, schema: dict[str, Any], depth: int) -> Iterator[str]:
-        # How long a text may be is nothing that a beginner wonders about.
+        # The maximum length of a text is of no interest to a beginner.
         bounds = "" if inner(field.annotation) is str else bounds_words(schema)
         text = (
             meaning(field).replace("`", "").rstrip(".") + "." + (f" {bounds.capitalize()}." if bounds else "")
@@ -152,8 +159,8 @@ class _Writer:
             yield from self.fields(below, value, place, depth + 1, active=active)
         elif item is not None and value:
             yield start
-            for held in value:
-                lines = list(self.fields(item, held, place, depth + 1, active=active))
+            for item_value in value:
+                lines = list(self.fields(item, item_value, place, depth + 1, active=active))
                 first = next(index for index, line in enumerate(lines) if not line.lstrip().startswith("#"))
                 lead = "  " * depth + "- "
                 yield from (line[2:] for line in lines[:first])
@@ -169,8 +176,8 @@ class _Writer:
         if value is None and (below is not None or entry(field.annotation) is not None):
             yield f"{indent}# {place[-1]} is not set: kubealign explain {'.'.join(place)}"
         elif isinstance(value, BaseModel):
-            held = value.model_dump(mode="json", by_alias=True, exclude_unset=True)
-            yield from self._value(field, held, place, depth, active=False)
+            document = value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            yield from self._value(field, document, place, depth, active=False)
         else:
             plain = field.get_default(call_default_factory=True)
             yield f"{indent}#{place[-1]}: {_scalar(getattr(plain, 'value', plain))}"
@@ -180,11 +187,11 @@ class _Writer:
     ) -> Iterator[str]:
         others = [name for name in allowed(model) if name != chosen]
         if others:
-            yield f"{'  ' * depth}# In its place: {', '.join(others)}; kubealign explain {'.'.join(place)}"
+            yield f"{'  ' * depth}# Alternatives: {', '.join(others)}; kubealign explain {'.'.join(place)}"
 
 
 def _scalar(value: Any) -> str:
-    """A value on one line that YAML reads as itself."""
+    """Format a value on one line of YAML that parses to the same value."""
     if isinstance(value, str):
         return (
             value

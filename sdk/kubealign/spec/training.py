@@ -1,4 +1,6 @@
-"""How a model is trained: backend, optimiser, schedule. Policy and critic have the same shape."""
+"""Training of a model: backend, optimiser, learning rate schedule, LoRA. Policy and critic have the same
+fields.
+"""
 
 from enum import StrEnum
 from typing import Annotated, TypeAlias
@@ -14,14 +16,14 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class TorchBackend(Spec):
-    """Plain PyTorch; several ranks shard the model by FSDP2 (NCCL on GPUs, gloo on CPUs)."""
+    """Plain PyTorch; several ranks shard the model with FSDP2 (NCCL on GPUs, gloo on CPUs)."""
 
-    precision: Precision = Field(Precision.FLOAT32, description="Of weights and arithmetic.")
+    precision: Precision = Field(Precision.FLOAT32, description="Precision of weights and computation.")
     microbatch_tokens: int = Field(
         8192,
         ge=1,
         le=MOST,
-        description="Most tokens of one packed forward pass on one rank. Changes no gradient.",
+        description="Maximum tokens per packed microbatch on one rank. Does not change the gradient.",
     )
     gradient_checkpointing: bool = Field(
         False, description="Recompute activations in the backward pass to save memory."
@@ -29,7 +31,7 @@ class TorchBackend(Spec):
 
 
 class Backend(Union):
-    """What runs the training."""
+    """Training backend."""
 
     default_member = "torch"
 
@@ -40,122 +42,128 @@ class Backend(Union):
 class AdamW(Spec):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
-    learning_rate: float = Field(1.0e-6, gt=0, description="At the schedule's height.")
+    learning_rate: float = Field(1.0e-6, gt=0, description="Peak learning rate.")
     betas: tuple[Fraction, Fraction] = Field(
-        (0.9, 0.95), description="Decay of the running mean and of the running square of the gradient."
+        (0.9, 0.95), description="Decay rates of the first and second moment of the gradient."
     )
-    epsilon: float = Field(1.0e-8, gt=0, description="Added to the root of the running square.")
-    weight_decay: float = Field(0.0, ge=0, description="Not applied to biases and normalisation weights.")
+    epsilon: float = Field(1.0e-8, gt=0, description="Added to the square root of the second moment.")
+    weight_decay: float = Field(
+        0.0, ge=0, description="Decoupled weight decay; not applied to biases and normalisation weights."
+    )
 
 
 class ConstantSchedule(Spec):
-    """Linear warm-up, then constant."""
+    """Linear warm-up, then a constant learning rate."""
 
-    warmup_steps: int = Field(0, ge=0, le=MOST, description="Optimiser steps.")
+    warmup_steps: int = Field(0, ge=0, le=MOST, description="Warm-up in optimiser steps.")
 
 
 class LinearSchedule(Spec):
-    """Linear warm-up, constant, then a linear fall to the floor over the last part of the job."""
+    """Linear warm-up, a constant phase, then a linear decay to the floor at the end of the job."""
 
-    warmup_steps: int = Field(0, ge=0, le=MOST, description="Optimiser steps.")
+    warmup_steps: int = Field(0, ge=0, le=MOST, description="Warm-up in optimiser steps.")
     decay_fraction: Fraction = Field(
         1.0,
-        description="Share of the optimiser steps after warm-up over which it falls; the rest is constant.",
+        description="Fraction of the optimiser steps after warm-up over which the learning rate decays; "
+        "before it is constant.",
     )
-    floor: Fraction = Field(0.0, description="Last learning rate as a share of the highest.")
+    floor: Fraction = Field(0.0, description="Final learning rate as a fraction of the peak.")
 
 
 class CosineSchedule(Spec):
-    """Linear warm-up, then half a cosine down to the floor."""
+    """Linear warm-up, then a half-cosine decay to the floor."""
 
-    warmup_steps: int = Field(0, ge=0, le=MOST, description="Optimiser steps.")
-    floor: Fraction = Field(0.1, description="Last learning rate as a share of the highest.")
+    warmup_steps: int = Field(0, ge=0, le=MOST, description="Warm-up in optimiser steps.")
+    floor: Fraction = Field(0.1, description="Final learning rate as a fraction of the peak.")
 
 
 class Schedule(Union):
-    """The learning rate over the optimiser steps of the job."""
+    """Learning rate schedule over the optimiser steps of the job."""
 
     default_member = "constant"
 
-    constant: ConstantSchedule | None = Field(None, description="Stays.")
-    linear: LinearSchedule | None = Field(None, description="Falls linearly.")
-    cosine: CosineSchedule | None = Field(None, description="Falls as a cosine.")
+    constant: ConstantSchedule | None = Field(None, description="Constant.")
+    linear: LinearSchedule | None = Field(None, description="Linear decay.")
+    cosine: CosineSchedule | None = Field(None, description="Cosine decay.")
 
 
 class Optimizer(Spec):
-    """The optimiser, its schedule and the bound on the gradient."""
+    """Optimiser, learning rate schedule and gradient clipping."""
 
-    adam_w: AdamW = Field(AdamW(), alias="adamW", description="AdamW's numbers.")
-    schedule: Schedule = Field(
-        Schedule(constant=ConstantSchedule()), description="The learning rate over the job."
-    )
+    adam_w: AdamW = Field(AdamW(), alias="adamW", description="Parameters of AdamW.")
+    schedule: Schedule = Field(Schedule(constant=ConstantSchedule()), description="Learning rate schedule.")
     gradient_clip_norm: float = Field(
-        1.0, ge=0, description="Largest global L2 norm of the gradient; 0: unbounded."
+        1.0, ge=0, description="Maximum global L2 norm of the gradient; 0: no clipping."
     )
 
 
 class TargetKind(StrEnum):
-    """Which linear layers. AllLinear: all but the heads. Attention: those of attention. Mlp: the others of
-    the blocks; experts stacked in one tensor are no linear layers and stay as they are."""
+    """AllLinear: all linear layers except the heads. Attention: the linear layers of the attention. Mlp: the
+    other linear layers of the blocks. Experts stacked in one tensor are not adapted.
+    """
 
     ALL_LINEAR = "AllLinear"
     ATTENTION = "Attention"
     MLP = "Mlp"
 
 
-#: The end of a layer's name.
+#: Suffix of a layer's name.
 LayerName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class LoraTargets(Union):
-    """The layers that are adapted."""
+    """Layers that are adapted."""
 
-    kind: TargetKind | None = Field(None, description="A kind of layer.")
+    kind: TargetKind | None = Field(None, description="A kind of layers.")
     names: Annotated[list[LayerName], Field(min_length=1, max_length=256)] | None = Field(
         None,
-        description="Ends of the layers' names in the Hugging Face model, such as q_proj.",
+        description="Suffixes of layer names in the Hugging Face model, such as q_proj.",
     )
 
 
 class Lora(Spec):
-    """Low-rank adaptation (Hu et al. 2021): W + alpha / rank * B A, of which only A and B are trained."""
+    """Low-rank adaptation (Hu et al. 2021): W + alpha / rank * B A, where only A and B are trained."""
 
-    rank: int = Field(16, ge=1, le=65536, description="Rows of A.")
-    alpha: float = Field(32.0, gt=0, description="Scale of the adapter, over its rank.")
-    dropout: Fraction = Field(0.0, description="Share of the adapter's inputs that are left out in training.")
-    targets: LoraTargets = Field(LoraTargets(kind=TargetKind.ALL_LINEAR), description="Which layers.")
+    rank: int = Field(16, ge=1, le=65536, description="Rank of the adapter.")
+    alpha: float = Field(32.0, gt=0, description="Scale of the adapter, divided by the rank.")
+    dropout: Fraction = Field(0.0, description="Dropout probability of the adapter's inputs in training.")
+    targets: LoraTargets = Field(
+        LoraTargets(kind=TargetKind.ALL_LINEAR), description="Layers that are adapted."
+    )
     dora: bool = Field(
-        False, description="Magnitude and direction apart (Liu et al. 2024, DoRA); as peft does it."
+        False, description="Separate magnitude and direction (Liu et al. 2024, DoRA), as in peft."
     )
 
 
 class Trainer(Spec):
-    """How a model is trained, and on how many ranks."""
+    """Training of a model, and its number of ranks."""
 
     ranks: int = Field(
         1,
         ge=1,
         le=1024,
-        description="Processes that share the training; each holds a shard of model and optimiser.",
+        description="Processes that share the training; each holds a shard of the model and the "
+        "optimiser state.",
     )
-    backend: Backend = Field(Backend(torch=TorchBackend()), description="What runs it.")
+    backend: Backend = Field(Backend(torch=TorchBackend()), description="Training backend.")
     optimizer: Optimizer = Field(
-        Optimizer(), description="Optimiser, schedule and the bound on the gradient."
+        Optimizer(), description="Optimiser, learning rate schedule and gradient clipping."
     )
     lora: Lora | None = Field(
         None,
-        description="Train an adapter (and a value or score head) and leave the weights as they are; null: "
+        description="Train an adapter (and a value or score head) and freeze the other weights; null: "
         "train all weights.",
     )
     step_timeout_seconds: float = Field(
         1800.0,
         gt=0,
-        description="A command (a step, a save) that has not ended by then counts as a lost trainer.",
+        description="Timeout of a command (a step, a save), after which the trainer counts as lost.",
     )
     pod_template: PodTemplate | None = Field(None, description="Patch of the ranks' pods.")
 
     @model_validator(mode="after")
     def _layout(self) -> "Trainer":
+        """Check that the number of ranks fits megatron's parallelism."""
         megatron = self.backend.megatron
         if megatron is None:
             return self
@@ -167,17 +175,17 @@ class Trainer(Spec):
             raise incoherent("Trainer", (("ranks",), self.ranks, text))
         if self.ranks % (megatron.tensor_parallel * megatron.pipeline_parallel * megatron.expert_parallel):
             text = "x tensorParallel x pipelineParallel must divide trainer.ranks"
-            place = ("backend", "megatron", "expertParallel")
-            raise incoherent("Trainer", (place, megatron.expert_parallel, f"{text} ({self.ranks})"))
+            path = ("backend", "megatron", "expertParallel")
+            raise incoherent("Trainer", (path, megatron.expert_parallel, f"{text} ({self.ranks})"))
         if megatron.expert_parallel > 1 and megatron.tensor_parallel > 1 and not megatron.sequence_parallel:
-            place = ("backend", "megatron", "sequenceParallel")
+            path = ("backend", "megatron", "sequenceParallel")
             text = "must be true where both expertParallel and tensorParallel are above 1"
-            raise incoherent("Trainer", (place, megatron.sequence_parallel, text))
+            raise incoherent("Trainer", (path, megatron.sequence_parallel, text))
         return self
 
 
 class HeadInit(StrEnum):
-    """Zero: every value is 0 at first. RewardModel: the reward model's head (needs a model with one)."""
+    """Zero: all values are 0 at first. RewardModel: the reward model's head, which the model must have."""
 
     ZERO = "Zero"
     REWARD_MODEL = "RewardModel"

@@ -1,4 +1,6 @@
-"""A field of the spec in words: type, default, bounds, meaning. Names and values stand in backticks."""
+"""Descriptions of a field for documentation: type, default, bounds, meaning. Names and values are in
+backticks.
+"""
 
 import json
 from collections.abc import Callable
@@ -14,7 +16,11 @@ from kubealign.spec.fields import entry, inner, model_of
 
 
 def type_words(annotation: Any, link: Callable[[str], str]) -> str:
-    """`link`: how the name of a model is written."""
+    """Describe a type.
+
+    Args:
+        link: Renders the name of a model.
+    """
     annotation = inner(annotation)
     item = entry(annotation)
     if item is not None:
@@ -48,7 +54,7 @@ _TYPES: dict[Any, str] = {
 
 
 def default_words(field: FieldInfo) -> str:
-    """As YAML has it."""
+    """Describe the default in YAML notation."""
     if field.is_required():
         return "**required**"
     value = field.get_default(call_default_factory=True)
@@ -58,7 +64,7 @@ def default_words(field: FieldInfo) -> str:
 
 
 def flow(value: Any) -> str:
-    """A value on one line, as YAML has it."""
+    """Format a value on one line of YAML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -81,7 +87,7 @@ _WORDS = {
 
 
 def bounds_words(schema: dict[str, Any]) -> str:
-    """Of a field's JSON schema; empty where there are none."""
+    """Describe the bounds in a field's JSON schema; empty: no bounds."""
     parts = [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
     if len(parts) != 1 or "prefixItems" in parts[0]:
         parts = parts[0]["prefixItems"][:1] if parts and "prefixItems" in parts[0] else parts[:1]
@@ -102,7 +108,7 @@ def _bound(value: float) -> str:
 
 
 def meaning(field: FieldInfo) -> str:
-    """What it is for; of a choice also what each value means."""
+    """Return the field's description; for an enum field, followed by the meaning of each value."""
     text = field.description or ""
     choice = inner(field.annotation)
     if isinstance(choice, type) and issubclass(choice, Enum):

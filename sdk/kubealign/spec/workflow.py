@@ -1,4 +1,4 @@
-"""Responses of several turns: tools that the policy calls, or a workflow of one's own."""
+"""Multi-turn responses: tool use and custom workflows."""
 
 import re
 from typing import Annotated
@@ -21,20 +21,20 @@ from kubealign.spec.rewards import ConfigMapFunction, FileFunction
 class ToolFile(FileFunction):
     """A function in a Python file."""
 
-    name: str = Field("tool", pattern=PYTHON_NAME, max_length=253, description="The function in it.")
+    name: str = Field("tool", pattern=PYTHON_NAME, max_length=253, description="Name of the function.")
 
 
 class ToolConfigMap(ConfigMapFunction):
-    """A function in a Python file that a ConfigMap of the job's namespace holds."""
+    """A function in a Python file that is stored in a ConfigMap of the job's namespace."""
 
-    function: str = Field("tool", pattern=PYTHON_NAME, max_length=253, description="The function in it.")
+    function: str = Field("tool", pattern=PYTHON_NAME, max_length=253, description="Name of the function.")
 
 
 class ToolFunction(Union):
     """A Python function `f(argument) -> answer`, text to text, in a process of its own."""
 
     module: Annotated[str, Field(pattern=MODULE_FUNCTION, max_length=512)] | None = Field(
-        None, description="package.module:function, importable where the rollout workers run."
+        None, description="package.module:function, importable in the rollout workers."
     )
     file: ToolFile | None = Field(None, description="A function in a Python file.")
     config_map: ToolConfigMap | None = Field(
@@ -45,22 +45,26 @@ class ToolFunction(Union):
 class WorkflowFile(FileFunction):
     """A function in a Python file."""
 
-    name: str = Field("workflow", pattern=PYTHON_NAME, max_length=253, description="The function in it.")
+    name: str = Field("workflow", pattern=PYTHON_NAME, max_length=253, description="Name of the function.")
 
 
 class WorkflowConfigMap(ConfigMapFunction):
-    """A function in a Python file that a ConfigMap of the job's namespace holds."""
+    """A function in a Python file that is stored in a ConfigMap of the job's namespace."""
 
-    function: str = Field("workflow", pattern=PYTHON_NAME, max_length=253, description="The function in it.")
+    function: str = Field(
+        "workflow", pattern=PYTHON_NAME, max_length=253, description="Name of the function."
+    )
 
 
 class WorkflowFunction(Union):
-    """A Python function `async def f(episode)`, called for each response: it has the policy generate, and
-    puts the environment's text between (`kubealign_services.rollout.workflow.episode.Episode`). It runs in
-    the rollout worker's own process."""
+    """A Python function `async def f(episode)`, called for each response.
+
+    The function lets the policy generate and inserts the environment's text
+    (`kubealign_services.rollout.workflow.episode.Episode`). It runs in the rollout worker's process.
+    """
 
     module: Annotated[str, Field(pattern=MODULE_FUNCTION, max_length=512)] | None = Field(
-        None, description="package.module:function, importable where the rollout workers run."
+        None, description="package.module:function, importable in the rollout workers."
     )
     file: WorkflowFile | None = Field(None, description="A function in a Python file.")
     config_map: WorkflowConfigMap | None = Field(
@@ -69,61 +73,74 @@ class WorkflowFunction(Union):
 
 
 class Tool(Spec):
-    """Something that the policy can ask."""
+    """A tool that the policy can call."""
 
-    name: str = Field(pattern=PYTHON_NAME, max_length=64, description="What a call names it by.")
-    function: ToolFunction = Field(description="What answers.")
+    name: str = Field(pattern=PYTHON_NAME, max_length=64, description="Name of the tool in calls.")
+    function: ToolFunction = Field(description="Function that answers the call.")
     timeout_seconds: float = Field(
-        10.0, gt=0, description="A call that has not been answered by then is answered with an error."
+        10.0, gt=0, description="Timeout of a call, after which the answer is an error."
     )
 
 
 class ToolUse(Spec):
-    """The policy calls tools within its response. A call ends with `end`; the answer is put behind it, and
-    the policy goes on. What a tool answers is not learned. maxTokens is of calls and answers together."""
+    """Tool calls of the policy within a response.
+
+    A call ends with `end`; the tool's answer is appended, and generation continues. Answers are excluded
+    from the loss. maxTokens limits calls and answers together.
+    """
 
     tools: Annotated[list[Tool], unique("name")] = Field(
-        min_length=1, max_length=64, description="The tools that there are."
+        min_length=1, max_length=64, description="Available tools."
     )
-    end: ShortText = Field("</tool>", description="What ends a call.")
+    end: ShortText = Field("</tool>", description="Stop string that ends a call.")
     pattern: str = Field(
         r"<tool>(?:(?P<name>\w+):)?(?P<argument>.*)</tool>$",
         min_length=1,
         max_length=1024,
-        description="A regular expression with a group argument, and name where there are several tools, "
-        "searched in what was generated since the last answer. Where it does not match, the response ends.",
+        description="Regular expression of a call, with a group argument, and a group name if there are "
+        "several tools. It is searched in the text generated since the last answer; without "
+        "a match the response ends.",
     )
     answer: str = Field(
         "<result>{result}</result>",
         min_length=1,
         max_length=16384,
-        description="What is put behind a call, with {result} in it: the tool's answer, or what went wrong.",
+        description="Text appended after a call, with the placeholder {result}: the tool's answer or error.",
     )
-    max_calls: int = Field(4, ge=1, le=MOST, description="A response with more calls ends after this one.")
+    max_calls: int = Field(
+        4,
+        ge=1,
+        le=MOST,
+        description="Maximum number of calls; a response with more calls ends after the last allowed one.",
+    )
 
     @model_validator(mode="after")
     def _readable(self) -> "ToolUse":
-        problems = [(("pattern",), self.pattern, told)] if (told := self._pattern_problem()) else []
+        """Check the placeholders of the answer and the groups of the pattern."""
+        problems = [(("pattern",), self.pattern, problem)] if (problem := self._pattern_problem()) else []
         if "{result}" not in self.answer:
-            problems.append((("answer",), self.answer, "must have {result} in it, where the answer stands"))
+            problems.append(
+                (("answer",), self.answer, "must have {result} in it, which is replaced by the answer")
+            )
         if problems:
             raise incoherent("ToolUse", *problems)
         return self
 
     def _pattern_problem(self) -> str | None:
+        """Return the error in the pattern; None: the pattern is valid."""
         try:
             groups = re.compile(self.pattern).groupindex
         except re.error as error:
-            return f"is no regular expression: {error}"
+            return f"is not a regular expression: {error}"
         if "argument" not in groups:
-            return "must have a group argument, (?P<argument>...): what the tool is given"
+            return "must have a group argument, (?P<argument>...): the tool's input"
         if len(self.tools) > 1 and "name" not in groups:
             return "must have a group name, (?P<name>...): there are several tools"
         return None
 
 
 class Workflow(Union):
-    """How a response comes about, where it is not generated at once."""
+    """Workflow that produces a multi-turn response."""
 
-    tools: ToolUse | None = Field(None, description="The policy calls tools.")
-    function: WorkflowFunction | None = Field(None, description="A function of one's own.")
+    tools: ToolUse | None = Field(None, description="Tool calls of the policy.")
+    function: WorkflowFunction | None = Field(None, description="A custom function.")

@@ -1,4 +1,4 @@
-"""Clipped importance-sampling policy optimisation."""
+"""CISPO: clipped importance-sampling policy optimisation."""
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.online import Online
@@ -8,12 +8,13 @@ from kubealign_services.algorithms.surrogate import BoundedWeight
 class CISPO(Online):
     """MiniMax 2025, "MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention", eq. 4, 5.
 
-    Not the tokens' updates are clipped but the weights of them: rare tokens on which a line of thought turns
-    keep their gradient, however far their ratio has gone:
+    Clips the importance weights of the tokens instead of their updates: rare tokens that turn a line of
+    thought keep their gradient, however large their ratio:
 
         A_i = (R_i - mean of the group) / (std of the group + epsilon)
 
-        loss = mean over all response tokens of -sg[clip(r_t, ratio_floor, ratio_cap)] A_i log p_t"""
+        loss = mean over all response tokens of -sg[clip(r_t, ratio_floor, ratio_cap)] A_i log p_t
+    """
 
     def __init__(self, entry: spec.CISPO) -> None:
         super().__init__(entry)

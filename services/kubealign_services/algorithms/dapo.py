@@ -1,4 +1,4 @@
-"""Decoupled clip and dynamic sampling policy optimisation."""
+"""DAPO: decoupled clip and dynamic sampling policy optimisation."""
 
 from kubealign_services.algorithms.online import ClippedOnline
 
@@ -12,7 +12,8 @@ class DAPO(ClippedOnline):
 
         loss = mean over all response tokens of -min(r_t A_i, clip(r_t, 1 - low, 1 + high) A_i)
 
-    clip: high (0.28) above low (0.2), so that unlikely tokens may grow. aggregation TokenMean: long responses
-    are not learned less. dynamic_sampling: groups whose samples all have the same reward, and so advantage 0,
-    are dropped when the batch is taken and others sampled. overlong: the reward falls before the length
-    limit; mask_truncated: or what was cut off counts for nothing. No KL."""
+    clip: high (0.28) above low (0.2), so that unlikely tokens may grow. aggregation TokenMean: tokens of
+    long responses are not down-weighted. dynamic_sampling: groups whose samples all have the same reward,
+    and so advantage 0, are dropped when the batch is taken and replaced. overlong: a reward penalty before
+    the length limit; mask_truncated: truncated responses are excluded from the loss. No KL penalty.
+    """

@@ -1,15 +1,15 @@
 """Token-level knowledge distillation (Hinton, Vinyals and Dean 2015, arXiv:1503.02531).
 
-At each response token, with p the teacher's and q the student's softmax(logits / T), over the K tokens that
-the teacher finds likeliest and one bucket for all others, p_rest = 1 - sum_k p_k and q_rest = 1 - sum_k q_k:
+At each response token, with p the teacher's and q the student's softmax(logits / T), over the teacher's
+top K tokens and one bucket for all others, p_rest = 1 - sum_k p_k and q_rest = 1 - sum_k q_k:
 
     Forward   D = sum_k p_k log(p_k / q_k) + p_rest log(p_rest / q_rest)     KL(teacher || student)
     Reverse   D = sum_k q_k log(q_k / p_k) + q_rest log(q_rest / p_rest)     KL(student || teacher)
 
     loss = mean over response tokens of (T^2 D - c log q^1(token)),    q^1 the student at temperature 1
 
-T^2 makes up for gradients that shrink as 1 / T^2. With K the whole vocabulary D is the KL itself; with fewer
-it is a lower bound of it (the buckets are a coarser partition).
+T^2 compensates for gradients that shrink as 1 / T^2. With K the whole vocabulary D is the KL itself; with
+fewer candidates D is a lower bound of the KL (the buckets are a coarser partition).
 """
 
 import math
@@ -24,7 +24,7 @@ from kubealign_services.algorithms.outputs import required
 from kubealign_services.algorithms.weights import token_mean_shares
 from kubealign_services.batch.packed import Batch
 
-#: The least probability that the bucket of all others has: below it, fp32 cannot tell it from 0.
+#: Minimum probability of the bucket of all other tokens: fp32 cannot distinguish a lower one from 0.
 LEAST_REST = 1e-6
 
 
@@ -67,7 +67,7 @@ class DistillationObjective:
 
 
 class Distillation(Offline):
-    """A student that imitates a teacher's distribution at each response token."""
+    """Training of a student to imitate a teacher's distribution at each response token."""
 
     def __init__(self, entry: spec.Distillation) -> None:
         self._spec = entry
@@ -77,17 +77,17 @@ class Distillation(Offline):
 
 
 def with_rest(logprobs: Tensor) -> Tensor:
-    """Log-probabilities of K candidates [N, K] -> [N, K + 1], the last that of all other tokens together."""
+    """Append the log-probability of all other tokens together: K candidates [N, K] -> [N, K + 1]."""
     candidates = logprobs.logsumexp(-1, keepdim=True).clamp(max=math.log1p(-LEAST_REST))
     return torch.cat([logprobs, log1mexp(candidates)], -1)
 
 
 def log1mexp(x: Tensor) -> Tensor:
-    """log(1 - exp(x)) for x < 0, exact near 0 and far from it (Maechler 2012)."""
+    """Compute log(1 - exp(x)) for x < 0, accurate near 0 and far from it (Maechler 2012)."""
     near = x > -math.log(2)
     return torch.where(near, (-x.expm1()).log(), (-x.exp()).log1p())
 
 
 def divergence_of(p: Tensor, q: Tensor) -> Tensor:
-    """KL of distributions over buckets, given as log-probabilities [N, B] -> [N], in nats."""
+    """Compute the KL of distributions over buckets, given as log-probabilities [N, B] -> [N], in nats."""
     return (p.exp() * (p - q)).sum(-1)

@@ -1,4 +1,4 @@
-"""Direct preference optimisation."""
+"""DPO: direct preference optimisation."""
 
 from torch.nn.functional import logsigmoid
 
@@ -8,7 +8,7 @@ from kubealign_services.algorithms.pairs import Compared, PairObjective, Pairs
 
 
 class DPO(Offline):
-    """Rafailov et al. 2023, "Direct Preference Optimization", eq. 7. The reward that a policy stands for is
+    """Rafailov et al. 2023, "Direct Preference Optimization", eq. 7. The implicit reward of a policy is
 
         r(y) = beta (log p(y) - log p_ref(y))
 
@@ -18,8 +18,9 @@ class DPO(Offline):
         -(1 - e) log sigmoid(m) - e log sigmoid(-m)                 conservative DPO (Mitchell 2023)
         + nllCoefficient * -log p(chosen) / tokens of the chosen    (Pang et al. 2024, eq. 1)
 
-    with e the label smoothing, so that the wanted margin is log((1 - e) / e) and no more. log p is a sum over
-    the response's tokens."""
+    with e the label smoothing, for which the optimal margin is log((1 - e) / e). log p is a sum over the
+    response's tokens.
+    """
 
     needs_reference = True
 
@@ -32,8 +33,8 @@ class DPO(Offline):
     def _compare(self, pairs: Pairs) -> Compared:
         chosen = self._spec.beta * pairs.chosen.log_ratio
         rejected = self._spec.beta * pairs.rejected.log_ratio
-        margin, wrong = chosen - rejected, self._spec.label_smoothing
-        loss = -(1 - wrong) * logsigmoid(margin) - wrong * logsigmoid(-margin)
+        margin, smoothing = chosen - rejected, self._spec.label_smoothing
+        loss = -(1 - smoothing) * logsigmoid(margin) - smoothing * logsigmoid(-margin)
         if self._spec.nll_coefficient == 0:
             return Compared(loss, chosen, rejected)
         nll = -pairs.chosen.mean_logprob

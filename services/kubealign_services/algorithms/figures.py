@@ -1,10 +1,10 @@
-"""The figures of advantages and of what they were made from."""
+"""Metrics of advantages and returns."""
 
 from torch import Tensor
 
 
 def advantage_figures(advantages: Tensor, returns: Tensor) -> dict[str, float]:
-    """Of the response tokens, or of the responses: both [N]."""
+    """Return the metrics of advantages and returns of the response tokens, or of the responses: both [N]."""
     return {
         "advantage/mean": float(advantages.mean()),
         "advantage/std": float(advantages.std()) if len(advantages) > 1 else 0.0,

@@ -7,16 +7,21 @@ from torch import Tensor
 def gae(
     rewards: Tensor, values: Tensor, loss_mask: Tensor, cu_seqlens: Tensor, gamma: float, lambda_: float
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and returns of the response tokens (Schulman et al. 2016, eq. 16), both [T], 0 at all
-    other tokens.
+    """Compute advantages and returns of the response tokens (Schulman et al. 2016, eq. 16), both [T], 0 at
+    all other tokens.
 
-        delta_t = r_t + gamma V_{t+1} - V_t        A_t = delta_t + gamma lambda A_{t+1}        R_t = A_t + V_t
+        delta_t = r_t + gamma V_{t+1} - V_t        A_t = delta_t + gamma lambda A_{t+1}        R_t = A_t +
+        V_t
 
-    A step in time is a response token: tokens that `loss_mask` leaves out (the prompt, a tool's answer) are
-    no steps. The value after a sequence's last response token is 0.
+    A time step is a response token: tokens that `loss_mask` leaves out (the prompt, a tool's response) are
+    no time steps. The value after a sequence's last response token is 0.
 
-    rewards, values: [T], of one floating dtype, which the results have. values[t] is of the state before
-    token t. loss_mask: [T], non-zero at response tokens. cu_seqlens: [S + 1] offsets."""
+    Args:
+        rewards: [T], floating; the results have the same dtype.
+        values: [T], same dtype. values[t] is the value of the state before token t.
+        loss_mask: [T], non-zero at response tokens.
+        cu_seqlens: [S + 1] offsets.
+    """
     steps = loss_mask.bool().nonzero().squeeze(1)
     starts, ends = _spans(loss_mask, cu_seqlens)
     state_values = values[steps]
@@ -28,24 +33,25 @@ def gae(
     # Longest first: the sequences that have a k-th token from the end are then a prefix.
     counts, order = (ends - starts).sort(descending=True)
     ends = ends[order]
-    found = torch.zeros_like(deltas)
+    estimates = torch.zeros_like(deltas)
     carry = torch.zeros_like(deltas[: len(counts)])
     longest = int(counts[0]) if len(counts) else 0
     reaching = torch.searchsorted(-counts, -torch.arange(1, longest + 1), right=True)
     for back, sequences in enumerate(reaching.tolist(), start=1):
         index = ends[:sequences] - back
         carry = deltas[index] + gamma * lambda_ * carry[:sequences]
-        found[index] = carry
+        estimates[index] = carry
 
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
-    advantages[steps] = found
-    returns[steps] = found + state_values
+    advantages[steps] = estimates
+    returns[steps] = estimates + state_values
     return advantages, returns
 
 
 def last_response_tokens(loss_mask: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-    """int64 (tokens, sequences), of equal length: each sequence that has a response token, and the place of
-    its last one."""
+    """Return int64 (tokens, sequences), of equal length: each sequence with a response token, and the index
+    of its last one.
+    """
     steps = loss_mask.bool().nonzero().squeeze(1)
     counts = _counts(loss_mask, cu_seqlens)
     sequences = counts.nonzero().squeeze(1)
@@ -59,8 +65,10 @@ def _counts(loss_mask: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 
 def _spans(loss_mask: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-    """Start and end of each sequence among the response tokens alone; sequences without one are left out."""
+    """Return start and end of each sequence among the response tokens alone; sequences without one are left
+    out.
+    """
     counts = _counts(loss_mask, cu_seqlens)
     ends = counts.cumsum(0)
-    some = counts > 0
-    return (ends - counts)[some], ends[some]
+    non_empty = counts > 0
+    return (ends - counts)[non_empty], ends[non_empty]

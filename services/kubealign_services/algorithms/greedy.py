@@ -1,4 +1,4 @@
-"""The likeliest response as baseline."""
+"""Greedy response of each group as its baseline."""
 
 import torch
 from torch import Tensor
@@ -8,13 +8,17 @@ from kubealign_services.batch.packed import Batch
 
 
 def greedy_rewards(rewards: Tensor, batch: Batch) -> Tensor:
-    """The reward of each sequence's group's companion, its response of the likeliest tokens; the mean of
-    several. rewards and the result: [S]. Raises ValueError for a group without a companion."""
-    companion = ~is_learned(batch)
-    numbers, which = torch.unique(batch.sequence("group"), return_inverse=True)
-    counts = torch.zeros(len(numbers), dtype=rewards.dtype).index_add(0, which, companion.to(rewards.dtype))
+    """Return for each sequence the reward of its group's auxiliary sequence, the greedily decoded response.
+
+    Several auxiliary sequences are averaged. `rewards` and the result: [S]. Raises ValueError for a group
+    without an auxiliary sequence.
+    """
+    is_baseline = ~is_learned(batch)
+    numbers, group_index = torch.unique(batch.sequence("group"), return_inverse=True)
+    counts = torch.zeros(len(numbers), dtype=rewards.dtype)
+    counts = counts.index_add(0, group_index, is_baseline.to(rewards.dtype))
     if bool((counts == 0).any()):
         missing = numbers[counts == 0].tolist()
-        raise ValueError(f"groups {missing} have no response of the likeliest tokens to be compared with")
-    totals = torch.zeros_like(counts).index_add(0, which[companion], rewards[companion])
-    return (totals / counts)[which]
+        raise ValueError(f"groups {missing} have no greedy response as baseline")
+    totals = torch.zeros_like(counts).index_add(0, group_index[is_baseline], rewards[is_baseline])
+    return (totals / counts)[group_index]

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation."""
+"""GRPO: group relative policy optimisation."""
 
 from kubealign_services.algorithms.online import ClippedOnline
 
@@ -14,5 +14,6 @@ class GRPO(ClippedOnline):
         loss = mean over responses of the mean over their tokens of
                -min(r_t A_i, clip(r_t, 1 - low, 1 + high) A_i) + beta KL_t
 
-    less entropy_coefficient H, with r_t = p / p_old. R is the reward; where the KL is placed in the reward,
-    minus beta times the response's KL."""
+    less entropy_coefficient H, with r_t = p / p_old. R is the reward; where the KL penalty is placed in
+    the reward, minus beta times the response's KL.
+    """

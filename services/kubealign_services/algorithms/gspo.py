@@ -1,4 +1,4 @@
-"""Group sequence policy optimisation."""
+"""GSPO: group sequence policy optimisation."""
 
 from kubealign_services.algorithms.online import ClippedOnline
 
@@ -6,7 +6,7 @@ from kubealign_services.algorithms.online import ClippedOnline
 class GSPO(ClippedOnline):
     """Zheng et al. 2025, "Group Sequence Policy Optimization", eq. 5 to 7.
 
-    What is rewarded is the response, so the ratio is the response's, as the geometric mean over its n_i
+    The reward is given per response, so the ratio is the response's, as the geometric mean over its n_i
     tokens:
 
         s_i = (p(response_i) / p_old(response_i))^(1 / n_i)
@@ -14,4 +14,5 @@ class GSPO(ClippedOnline):
 
         loss = mean over responses of -min(s_i A_i, clip(s_i, 1 - low, 1 + high) A_i)
 
-    The clip range is that of a mean over many tokens, and so a few ten-thousandths."""
+    The clip range applies to a mean over many tokens and is therefore a few ten-thousandths.
+    """

@@ -1,5 +1,6 @@
-"""Weights for what was sampled by other numbers than the trainer's: by an engine that rounds otherwise, or by
-older weights."""
+"""Importance weights for samples from another policy than the trainer's: an engine with other rounding, or
+older weights.
+"""
 
 from dataclasses import dataclass
 
@@ -13,8 +14,11 @@ from kubealign_services.algorithms.surrogate import bounded_ratio
 
 @dataclass(frozen=True)
 class Weights:
-    """All [N], one entry for each response token. applied: what the policy's loss is multiplied with. raw:
-    before the bounds. outside: 1.0 where the bounds changed it."""
+    """Importance weights, all [N], one entry per response token.
+
+    applied: factor of the policy loss. raw: before the bounds. outside: 1.0 where the bounds changed the
+    weight.
+    """
 
     applied: Tensor
     raw: Tensor
@@ -22,7 +26,8 @@ class Weights:
 
 
 def importance_weights(difference: Tensor, sequence: Tensor, spec: Importance) -> Weights:
-    """w = p_old / p_behaviour: the proximal policy over the one that sampled (Hilton et al. 2022; Fu et al.
+    """Compute w = p_old / p_behaviour: the proximal policy over the behaviour policy (Hilton et al. 2022; Fu
+    et al.
     2025, "AReaL", eq. 5; for engine and trainer Yao et al. 2025).
 
         Token           exp(d_t),    d_t = log p_old - log p_behaviour
@@ -31,23 +36,27 @@ def importance_weights(difference: Tensor, sequence: Tensor, spec: Importance) -
 
     Truncate: clip(w, low, high). Mask: w within the bounds, else 0.
 
-    difference: d [N], without gradient, of whole responses. sequence: int64 [N], the response of each, from
-    0, on the same device."""
+    Args:
+        difference: d [N], without gradient, of complete responses.
+        sequence: int64 [N], response index of each token, from 0, on the same device.
+    """
     if spec.level is not ImportanceLevel.TOKEN:
         total = response_sums(difference, sequence)
         if spec.level is ImportanceLevel.SEQUENCE_MEAN:
             total = total / response_sums(torch.ones_like(total), sequence)
         difference = total
     raw = bounded_ratio(difference)
-    held = raw.clamp(spec.low, spec.high)
-    outside = held != raw
+    bounded = raw.clamp(spec.low, spec.high)
+    outside = bounded != raw
     if spec.outside is OutOfBounds.MASK:
-        held = held.where(~outside, held.new_zeros(()))
-    return Weights(applied=held, raw=raw, outside=outside.to(raw.dtype))
+        bounded = bounded.where(~outside, bounded.new_zeros(()))
+    return Weights(applied=bounded, raw=raw, outside=outside.to(raw.dtype))
 
 
 def behaviour_kl(old: Tensor, behaviour: Tensor) -> Tensor:
-    """KL(behaviour || old) from the behaviour policy's own samples, entry by entry, by K3: r - 1 - log r with
-    r = p_old / p_behaviour. No gradient."""
+    """Estimate KL(behaviour || old) from the behaviour policy's own samples, entry by entry, by K3.
+
+    r - 1 - log r with r = p_old / p_behaviour. No gradient.
+    """
     difference = (old - behaviour).detach()
     return torch.expm1(difference) - difference

@@ -1,4 +1,4 @@
-"""Identity preference optimisation."""
+"""IPO: identity preference optimisation."""
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.offline import Offline
@@ -6,16 +6,18 @@ from kubealign_services.algorithms.pairs import Compared, PairObjective, Pairs
 
 
 class IPO(Offline):
-    """Azar et al. 2023, "A General Theoretical Paradigm to Understand Learning from Human Preferences",
-    eq. 17. With h the chosen's mean log-ratio less the rejected's,
+    """Azar et al. 2023, "A General Theoretical Paradigm to Understand Learning from Human Preferences", eq.
+    17. With h the chosen's mean log-ratio less the rejected's,
 
         h    = (log p(chosen) - log p_ref(chosen)) / n_chosen - (the same of the rejected) / n_rejected
         loss = (h - 1 / (2 beta))^2
 
-    so that the margin is led to a number, and does not grow without end where a preference is certain. The
-    paper sums over tokens; dividing by their number n is what its authors found to be right in practice (and
-    what TRL does), since a sum's scale grows with the length while the target does not. Rewards are reported
-    as beta times the mean log-ratio: the margin comes to 1/2."""
+    so that the margin converges to a finite value, and does not grow without bound where a preference is
+    certain.
+    The paper sums over tokens; dividing by the token count n is what its authors found to be right in
+    practice (and what TRL does), since a sum's scale grows with the length while the target does not.
+    Rewards are reported as beta times the mean log-ratio: the margin converges to 1/2.
+    """
 
     needs_reference = True
 

@@ -1,4 +1,4 @@
-"""Scores read from a judge's answers. Pure."""
+"""Parsing of scores from a judge model's responses. Pure."""
 
 import math
 import re
@@ -9,8 +9,10 @@ from statistics import fmean
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge's answers about one response say. answers: how many there are; unparsed: those of
-    them that hold no score."""
+    """Parsed score of one response.
+
+    answers: number of judge responses. unparsed: number of those without a score.
+    """
 
     score: float | None
     answers: int
@@ -18,10 +20,12 @@ class Verdict:
 
 
 def verdict(answers: Sequence[str], pattern: str) -> Verdict:
-    """The mean of the scores that the answers hold. An answer's score is what the pattern's group finds
-    first, where it is a finite number."""
-    found = [score for answer in answers if (score := _score(answer, pattern)) is not None]
-    return Verdict(fmean(found) if found else None, len(answers), len(answers) - len(found))
+    """Return the mean of the scores found in the judge responses.
+
+    The score of a judge response is the first match of the pattern's group that is a finite number.
+    """
+    scores = [score for answer in answers if (score := _score(answer, pattern)) is not None]
+    return Verdict(fmean(scores) if scores else None, len(answers), len(answers) - len(scores))
 
 
 def _score(answer: str, pattern: str) -> float | None:

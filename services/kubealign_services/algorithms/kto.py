@@ -1,4 +1,4 @@
-"""Kahneman-Tversky optimisation."""
+"""KTO: Kahneman-Tversky optimisation."""
 
 import torch
 from torch import Tensor
@@ -16,8 +16,11 @@ _BASELINE = "kl_baseline"
 
 
 class KTOObjective:
-    """mean over sequences of w (1 - sigmoid(v)), see KTO. Reads the token columns loss_mask and
-    reference_logprobs, the sequence column label and the scalar kl_baseline."""
+    """Mean over sequences of w (1 - sigmoid(v)), see KTOAlgorithm.
+
+    Reads the token columns loss_mask and reference_logprobs, the sequence column label and the scalar
+    kl_baseline.
+    """
 
     outputs = frozenset({"logprobs"})
     unit = 1
@@ -32,32 +35,32 @@ class KTOObjective:
             minibatch.sequence_columns[name] = kind.double() / kind.sum().clamp(min=1)
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
-        found = responses(required(outputs.logprobs, "logprobs"), microbatch, reference=True)
+        policy = responses(required(outputs.logprobs, "logprobs"), microbatch, reference=True)
 
         def column(name: str) -> Tensor:
-            return microbatch.sequence(name).to(found.logprob)
+            return microbatch.sequence(name).to(policy.logprob)
 
         share, good_share, bad_share = (column(f"{kind}_shares") for kind in ("sequence", "good", "bad"))
-        good = microbatch.sequence("label").to(found.logprob.device) != 0
-        reward = self._spec.beta * found.log_ratio
-        ahead = reward - self._spec.beta * microbatch.scalars[_BASELINE]
-        value = torch.where(good, ahead, -ahead)
+        good = microbatch.sequence("label").to(policy.logprob.device) != 0
+        reward = self._spec.beta * policy.log_ratio
+        advantage = reward - self._spec.beta * microbatch.scalars[_BASELINE]
+        value = torch.where(good, advantage, -advantage)
         weight = torch.where(
             good,
             value.new_tensor(self._spec.desirable_weight),
             value.new_tensor(self._spec.undesirable_weight),
         )
         loss = (share * weight * (1 - value.sigmoid())).sum()
-        seen = reward.detach()
+        detached_reward = reward.detach()
         sums = {
             "preference/loss": loss.detach(),
             "preference/accuracy": (share * told_apart(value.detach())).sum(),
-            "preference/margin": ((good_share - bad_share) * seen).sum(),
-            "preference/chosen_reward": (good_share * seen).sum(),
-            "preference/rejected_reward": (bad_share * seen).sum(),
-            "preference/chosen_logprob": (good_share * found.mean_logprob.detach()).sum(),
-            "preference/rejected_logprob": (bad_share * found.mean_logprob.detach()).sum(),
-            "preference/chosen_lost": (good_share * (seen < 0)).sum(),
+            "preference/margin": ((good_share - bad_share) * detached_reward).sum(),
+            "preference/chosen_reward": (good_share * detached_reward).sum(),
+            "preference/rejected_reward": (bad_share * detached_reward).sum(),
+            "preference/chosen_logprob": (good_share * policy.mean_logprob.detach()).sum(),
+            "preference/rejected_logprob": (bad_share * policy.mean_logprob.detach()).sum(),
+            "preference/chosen_lost": (good_share * (detached_reward < 0)).sum(),
         }
         return LossTerms(loss, sums)
 
@@ -70,8 +73,9 @@ class KTO(Offline):
         loss = desirableWeight   * (1 - sigmoid(beta (r(y) - z)))    of a good response
                undesirableWeight * (1 - sigmoid(beta (z - r(y))))    of a bad one
 
-    z estimates KL(policy || reference), the point from which gains and losses are felt: from each row's
-    prompt with another row's response, over the whole step, before the update, without gradient."""
+    z estimates KL(policy || reference), the reference point for gains and losses: from each row's prompt
+    with another row's response, over the whole step, before the update, without gradient.
+    """
 
     needs_reference = True
     needs_old_logprobs = True
@@ -83,12 +87,14 @@ class KTO(Offline):
         return KTOObjective(self._spec)
 
     def advantages(self, batch: Batch, state: dict[str, float]) -> dict[str, float]:
-        """Reads the token columns loss_mask, old_logprobs and reference_logprobs and the sequence column
-        companion, not 0 for the mismatched. Adds the scalar kl_baseline, nats per response. Raises
-        ValueError without a mismatched response."""
+        """Add the scalar kl_baseline, nats per response.
+
+        Reads the token columns loss_mask, old_logprobs and reference_logprobs and the sequence column
+        companion, not 0 for the mismatched pairs. Raises ValueError without a mismatched pair.
+        """
         mismatched = batch.sequence(COMPANION) != 0
         if not bool(mismatched.any()):
-            raise ValueError("the KL baseline is of mismatched responses, and the batch has none")
+            raise ValueError("the KL baseline needs mismatched pairs, and the batch has none")
         ratios = responses(batch.token("old_logprobs"), batch, reference=True).log_ratio[mismatched]
         batch.scalars[_BASELINE] = max(0.0, float(ratios.double().mean()))
         return {"preference/kl_baseline": batch.scalars[_BASELINE]}

@@ -1,4 +1,4 @@
-"""The language-model loss that keeps a trunk's knowledge while another head is fitted."""
+"""Auxiliary language-model loss that preserves a base model's knowledge while a score head is fitted."""
 
 from torch import Tensor
 
@@ -6,10 +6,13 @@ from kubealign_services.batch.packed import Batch
 
 
 def language_loss(logprobs: Tensor, microbatch: Batch) -> Tensor:
-    """The micro-batch's part of -log p(token), weighed by the token column language_shares. Scalar, with
-    gradient.
+    """Return the microbatch's part of -log p(token), weighted by the token column language_shares.
 
-    logprobs: [T]."""
+    Scalar, with gradient.
+
+    Args:
+        logprobs: [T].
+    """
     shares = microbatch.token("language_shares").to(logprobs)
     counted = shares > 0
     return -(shares[counted] * logprobs[counted]).sum()

@@ -1,9 +1,11 @@
-"""The mean over the entries that count, and no others."""
+"""Masked mean."""
 
 from torch import Tensor
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of values where mask is non-zero; 0 where nothing counts. Scalar, in the dtype of values."""
-    chosen = values[mask.bool()]
-    return chosen.sum() / max(len(chosen), 1)
+    """Return the mean of values where mask is non-zero; 0 where the mask is empty. Scalar, in the dtype of
+    values.
+    """
+    selected = values[mask.bool()]
+    return selected.sum() / max(len(selected), 1)

@@ -1,4 +1,4 @@
-"""Returns to advantages: what is taken from them, and what the rest is divided by."""
+"""Normalisation of returns to advantages: centering and scaling."""
 
 from torch import Tensor
 
@@ -7,16 +7,22 @@ from kubealign_services.algorithms.baselines import group_moments, leave_one_out
 
 
 def normalized(returns: Tensor, group: Tensor, spec: Normalization) -> Tensor:
-    """(return - center) / (scale + epsilon), [N], in the dtype of returns: AReaL's NormConfig (Fu et al.
-    2025).
+    """Compute (return - center) / (scale + epsilon), [N], in the dtype of returns: AReaL's NormConfig (Fu et
+    al. 2025).
 
-    returns: [N], of sequences, or of the response tokens of a step. group: int64 [N], any numbers."""
+    Args:
+        returns: [N], of sequences, or of the response tokens of a step.
+        group: int64 [N], any numbers.
+    """
     return scaled(centered(returns, group, spec.center), group, spec)
 
 
 def centered(returns: Tensor, group: Tensor, center: Center) -> Tensor:
-    """Batch: less the mean of all entries; Group: of those of the same group; LeaveOneOut: of the others of
-    the group (an entry that is alone becomes 0)."""
+    """Subtract the center from returns.
+
+    Batch: the mean of all entries; Group: the mean of the group; LeaveOneOut: the mean of the others of
+    the group (an entry that is alone becomes 0).
+    """
     if center is Center.NONE:
         return returns
     if center is Center.BATCH:
@@ -27,8 +33,9 @@ def centered(returns: Tensor, group: Tensor, center: Center) -> Tensor:
 
 
 def scaled(rest: Tensor, group: Tensor, spec: Normalization) -> Tensor:
-    """Divided by epsilon and the deviation of the rest (n - 1 in its denominator; 0 for an entry that is
-    alone)."""
+    """Divide by epsilon plus the standard deviation of `rest` (n - 1 in its denominator; 0 for an entry that
+    is alone).
+    """
     if spec.scale is Scale.NONE:
         return rest
     if spec.scale is Scale.GROUP:

@@ -1,4 +1,4 @@
-"""What algorithms that learn from given rows have in common: no advantages, no critic, no reference."""
+"""Base class of algorithms that learn from given rows: no advantages, no critic, no reference by default."""
 
 from kubealign_services.batch.packed import Batch
 
@@ -14,5 +14,5 @@ class Offline:
         return None
 
     def advantages(self, batch: Batch, state: dict[str, float]) -> dict[str, float]:
-        """Nothing to add."""
+        """Add nothing."""
         return {}

@@ -1,5 +1,7 @@
-"""What algorithms that learn from their own samples have in common. A subclass says what it minimises, and,
-where it differs, how advantages are made."""
+"""Base classes of algorithms that learn from their own samples.
+
+A subclass gives the surrogate loss and, where it differs, the advantages.
+"""
 
 from abc import ABC, abstractmethod
 
@@ -20,8 +22,9 @@ from kubealign_services.batch.packed import Batch, sequence_sums
 
 
 class Online(ABC):
-    """Base of the algorithms with rollouts. The whole response is judged, and each of its tokens has its
-    advantage:
+    """Base of the algorithms with rollouts.
+
+    The response is rewarded as a whole, and each of its tokens has its advantage:
 
         R_i = reward_i - overlong penalty_i - beta * (sum over the response of KL_t)
         A_i = (R_i - center) / (scale + epsilon)
@@ -33,12 +36,12 @@ class Online(ABC):
         self._entry = entry
         self._kl = ReferenceKL(entry.kl)
         self.needs_reference = self._kl.active
-        # With one update the step's own pass is that of the old policy, whichever one sampled.
+        # With one update the step's own forward pass is the old policy, whichever policy sampled.
         self.needs_old_logprobs = self._kl.before_step or entry.updates_per_step > 1
 
     @abstractmethod
     def surrogate(self) -> Surrogate:
-        """What is minimised for each action."""
+        """Return the loss of each action."""
 
     def policy_objective(self) -> PolicyObjective:
         return PolicyObjective(self._entry, self.surrogate())
@@ -47,25 +50,30 @@ class Online(ABC):
         return None
 
     def advantages(self, batch: Batch, state: dict[str, float]) -> dict[str, float]:
-        """Reads the token columns loss_mask, behaviour_logprobs (and, where KL is measured before the step,
-        old_logprobs and reference_logprobs) and the sequence columns rewards, group. Adds the token column
-        advantages, in the dtype of behaviour_logprobs: 0 at companions, which no figure knows of either."""
+        """Add the token column advantages, in the dtype of behaviour_logprobs: 0 at auxiliary sequences.
+
+        Reads the token columns loss_mask, behaviour_logprobs (and, where KL is measured before the step,
+        old_logprobs and reference_logprobs) and the sequence columns rewards, group. Auxiliary sequences
+        enter no metric either.
+        """
         metrics = self.shape(batch)
-        part = learned(batch)
-        rewards = part.sequence("shaped_rewards")
-        divergence = self._kl.measure(part, state)
+        trainable = learned(batch)
+        rewards = trainable.sequence("shaped_rewards")
+        divergence = self._kl.measure(trainable, state)
         if self._entry.samples_per_prompt > 1 and not self.needs_critic:
-            metrics["reward/constant_groups"] = constant_share(rewards, part.sequence("group"))
-        made, figures = self.judge(part, rewards, divergence.penalty)
+            metrics["reward/constant_groups"] = constant_share(rewards, trainable.sequence("group"))
+        columns, advantage_metrics = self.judge(trainable, rewards, divergence.penalty)
         everywhere = is_learned(batch)[batch.sequence_of_token]
-        for name, column in made.items():
-            whole = torch.zeros(len(batch.tokens), dtype=column.dtype)
-            whole[everywhere] = column
-            batch.token_columns[name] = whole
-        return metrics | divergence.metrics | figures
+        for name, column in columns.items():
+            full_column = torch.zeros(len(batch.tokens), dtype=column.dtype)
+            full_column[everywhere] = column
+            batch.token_columns[name] = full_column
+        return metrics | divergence.metrics | advantage_metrics
 
     def shape(self, batch: Batch) -> dict[str, float]:
-        """Add the sequence column shaped_rewards, companions' too: rewards less the penalty for length."""
+        """Add the sequence column shaped_rewards, for auxiliary sequences too: rewards less the length
+        penalty.
+        """
         rewards, metrics = batch.sequence("rewards"), {}
         if self._entry.overlong is not None:
             penalty = overlong_penalty(batch, self._entry.overlong)
@@ -77,18 +85,22 @@ class Online(ABC):
     def judge(
         self, batch: Batch, rewards: Tensor, penalty: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Token columns [T] to add, advantages among them, and the figures of them. rewards: [S]. penalty:
-        [T], what the KL takes from the reward at each token."""
+        """Return the token columns [T] to add, advantages among them, and their metrics.
+
+        Args:
+            rewards: [S].
+            penalty: [T], KL penalty subtracted from the reward at each token.
+        """
         returns = rewards - sequence_sums(penalty, batch)
         return spread(self.compared(returns, batch), returns, batch)
 
     def compared(self, returns: Tensor, batch: Batch) -> Tensor:
-        """Returns of the responses to their advantages, [S]."""
+        """Map the returns of responses to their advantages, [S]."""
         return normalized(returns, batch.sequence("group"), self._entry.advantage)
 
 
 class ClippedOnline(Online):
-    """With a clipped ratio, of tokens or of responses."""
+    """Base of the algorithms with a clipped ratio, of tokens or of responses."""
 
     def __init__(self, entry: spec.Clipped) -> None:
         super().__init__(entry)
@@ -102,7 +114,7 @@ class ClippedOnline(Online):
 
 
 def spread(advantages: Tensor, returns: Tensor, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Advantages of responses [S] to those of their tokens, with the figures of both."""
+    """Broadcast advantages of responses [S] to their tokens, and return them with their metrics."""
     tokens = advantages[batch.sequence_of_token].to(batch.token("behaviour_logprobs").dtype)
     tokens = tokens.where(batch.token("loss_mask").bool(), tokens.new_zeros(()))
     return {"advantages": tokens}, advantage_figures(advantages, returns)

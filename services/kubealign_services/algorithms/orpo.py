@@ -1,4 +1,4 @@
-"""Odds ratio preference optimisation."""
+"""ORPO: odds ratio preference optimisation."""
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ class ORPO(Offline):
         p(y)    = exp(log-probability of y / its tokens)        odds(y) = p(y) / (1 - p(y))
         loss    = -log p(chosen) + coefficient * -log sigmoid(log(odds(chosen) / odds(rejected)))
 
-    The first term imitates the chosen response, the second holds the rejected one down while that happens: no
-    model is started from that was fine-tuned before, and no reference. Rewards are reported as log odds."""
+    The first term imitates the chosen response, the second suppresses the rejected one: neither prior
+    fine-tuning nor a reference model is needed. Rewards are reported as log odds.
+    """
 
     def __init__(self, entry: spec.ORPO) -> None:
         self._coefficient = entry.coefficient
@@ -28,11 +29,11 @@ class ORPO(Offline):
         nll = -pairs.chosen.mean_logprob
         chosen, rejected = log_odds(pairs.chosen.mean_logprob), log_odds(pairs.rejected.mean_logprob)
         ratio = -logsigmoid(chosen - rejected)
-        also = {"preference/nll_loss": nll, "preference/odds_ratio_loss": ratio}
-        return Compared(nll + self._coefficient * ratio, chosen, rejected, also)
+        extra_metrics = {"preference/nll_loss": nll, "preference/odds_ratio_loss": ratio}
+        return Compared(nll + self._coefficient * ratio, chosen, rejected, extra_metrics)
 
 
 def log_odds(logprob: Tensor) -> Tensor:
-    """log(p / (1 - p)). What is certain to the last digit has a large number and no gradient."""
+    """Compute log(p / (1 - p)). A probability of 1 within rounding gives a large number and no gradient."""
     least = logprob.clamp(max=-torch.finfo(logprob.dtype).eps)
     return logprob - torch.log(-torch.expm1(least))

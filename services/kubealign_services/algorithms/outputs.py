@@ -1,10 +1,10 @@
-"""Reading what a forward pass gave."""
+"""Access to the outputs of a forward pass."""
 
 from torch import Tensor
 
 
 def required(output: Tensor | None, name: str) -> Tensor:
-    """The output. Raises ValueError when the forward pass left it out."""
+    """Return the output. Raises ValueError when the forward pass did not compute it."""
     if output is None:
-        raise ValueError(f"the objective reads {name}, and the forward pass did not give it")
+        raise ValueError(f"the objective reads {name}, which the forward pass did not compute")
     return output

@@ -1,4 +1,4 @@
-"""What all that learn from pairs have in common: a loss of two responses, and what people watch of it."""
+"""Pairwise objective shared by all preference algorithms, and its metrics."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,7 +14,10 @@ from kubealign_services.batch.packed import Batch
 
 @dataclass(frozen=True)
 class Pairs:
-    """P pairs. rating_gap: [P], by how much the chosen is rated better; None where the rows say nothing."""
+    """A batch of P preference pairs.
+
+    rating_gap: [P], rating of the chosen less that of the rejected; None where the rows have no ratings.
+    """
 
     chosen: Responses
     rejected: Responses
@@ -23,8 +26,11 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Compared:
-    """[P] each. loss: of the pair, whole. chosen_reward, rejected_reward: how good the policy takes each
-    response to be, on the method's own scale. also: further figures, whose means are reported."""
+    """Loss and rewards of each pair, [P] each.
+
+    chosen_reward, rejected_reward: implicit rewards on the method's own scale. extra_metrics: further
+    metrics, reported as means.
+    """
 
     loss: Tensor
     chosen_reward: Tensor
@@ -33,16 +39,17 @@ class Compared:
 
 
 class Comparison(Protocol):
-    """One method's maths."""
+    """Loss function of one preference method."""
 
     def __call__(self, pairs: Pairs) -> Compared: ...
 
 
 class PairObjective:
-    """mean over pairs of the comparison's loss. Sequences come as consecutive pairs: chosen, rejected.
+    """Mean over pairs of the method's pair loss. Sequences come as consecutive pairs: chosen, rejected.
 
     Reads the token columns loss_mask and, with `reference`, reference_logprobs; with `rated`, the sequence
-    column rating."""
+    column rating.
+    """
 
     outputs = frozenset({"logprobs"})
     unit = 2
@@ -53,7 +60,7 @@ class PairObjective:
         self._rated = rated
 
     def prepare(self, minibatch: Batch) -> None:
-        """Raises ValueError for half a pair."""
+        """Add the sequence shares. Raises ValueError for an odd number of sequences."""
         if len(minibatch) % 2 != 0:
             raise ValueError(f"preferences come in pairs of sequences, and there are {len(minibatch)}")
         minibatch.sequence_columns["sequence_shares"] = sequence_shares(minibatch)
@@ -68,20 +75,20 @@ class PairObjective:
             ratings = microbatch.sequence("rating").to(both.logprob)
             gap = ratings[0::2] - ratings[1::2]
         pairs = Pairs(both.every_second(0), both.every_second(1), gap)
-        found = self._compare(pairs)
-        loss = (share * found.loss).sum()
-        margin = found.chosen_reward - found.rejected_reward
+        terms = self._compare(pairs)
+        loss = (share * terms.loss).sum()
+        margin = terms.chosen_reward - terms.rejected_reward
         means = {
-            "preference/loss": found.loss,
+            "preference/loss": terms.loss,
             "preference/accuracy": told_apart(margin),
             "preference/margin": margin,
-            "preference/chosen_reward": found.chosen_reward,
-            "preference/rejected_reward": found.rejected_reward,
+            "preference/chosen_reward": terms.chosen_reward,
+            "preference/rejected_reward": terms.rejected_reward,
             "preference/chosen_logprob": pairs.chosen.mean_logprob,
             "preference/rejected_logprob": pairs.rejected.mean_logprob,
-            **found.also,
+            **terms.also,
         }
         if self._reference:
-            # A better margin may be bought with less of both: seen here before it is seen in samples.
+            # The margin can grow while both log-probabilities fall: visible here before it shows in samples.
             means["preference/chosen_lost"] = pairs.chosen.log_ratio < 0
         return LossTerms(loss, {name: (share * value.detach()).sum() for name, value in means.items()})

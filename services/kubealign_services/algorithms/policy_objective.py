@@ -1,5 +1,4 @@
-"""The policy's loss, put together from its parts: what each action is worth, how tokens add up, and what
-pulls and weighs them."""
+"""Policy loss, composed of surrogate, aggregation, importance weights, KL penalty and entropy."""
 
 from torch import Tensor
 
@@ -21,16 +20,17 @@ _LOSS, _FIGURES, _TOKENS = "loss_shares", "figure_shares", "token_shares"
 
 
 class PolicyObjective:
-    """sum over response tokens of share * (w * surrogate + beta KL(policy || reference)), less
+    """Sum over response tokens of share * (w * surrogate + beta KL(policy || reference)), less
     entropy_coefficient times the mean entropy over response tokens.
 
     The shares are those of the spec's aggregation, counted over the whole minibatch; w are the importance
-    weights, 1 where none are asked for: what they mask stays counted.
+    weights, 1 without importance correction; tokens masked by w stay counted.
 
-    Reads the token columns loss_mask, advantages, old_logprobs (without it the ratio is one by
-    construction), behaviour_logprobs for importance, reference_logprobs for a KL in the loss, and the
-    sequence column truncated for mask_truncated. Figures are means over tokens; where the ratio is a
-    response's, over responses."""
+    Reads the token columns loss_mask, advantages, old_logprobs (without the column the ratio is one by
+    construction), behaviour_logprobs for importance, reference_logprobs for a KL penalty in the loss, and
+    the sequence column truncated for mask_truncated. Metrics are means over tokens; for a ratio per
+    response, over responses.
+    """
 
     outputs = frozenset({"logprobs", "entropy"})
     unit = 1
@@ -55,25 +55,25 @@ class PolicyObjective:
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
         logprobs = required(outputs.logprobs, "logprobs")
         counted = microbatch.token(_TOKENS) > 0
-        here = counted.to(logprobs.device)
+        counted_on_device = counted.to(logprobs.device)
 
         def column(name: str) -> Tensor:
             return microbatch.token(name)[counted].to(logprobs)
 
-        new, shares, figures = logprobs[here], column(_LOSS), column(_FIGURES)
-        held = "old_logprobs" in microbatch.token_columns
-        old = column("old_logprobs") if held else new.detach()
+        new, shares, metric_shares = logprobs[counted_on_device], column(_LOSS), column(_FIGURES)
+        has_old_logprobs = "old_logprobs" in microbatch.token_columns
+        old = column("old_logprobs") if has_old_logprobs else new.detach()
         sequence = microbatch.sequence_of_token[counted].to(logprobs.device)
         ratio = log_ratios(new - old, sequence, self._level)
         terms = self._surrogate(Actions(new, ratio.value, column("advantages")))
 
         policy = terms.loss * ratio.part
-        entropy = (column(_TOKENS) * required(outputs.entropy, "entropy")[here]).sum()
+        entropy = (column(_TOKENS) * required(outputs.entropy, "entropy")[counted_on_device]).sum()
         log_ratio = ratio.value.detach().clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-        sums = {name: (figures * each).sum() for name, each in terms.shares.items()}
+        sums = {name: (metric_shares * each).sum() for name, each in terms.shares.items()}
         sums |= {
-            "policy/ratio_mean": (figures * log_ratio.exp()).sum(),
-            "policy/approx_kl": (figures * (log_ratio.expm1() - log_ratio)).sum(),
+            "policy/ratio_mean": (metric_shares * log_ratio.exp()).sum(),
+            "policy/approx_kl": (metric_shares * (log_ratio.expm1() - log_ratio)).sum(),
             "policy/entropy": entropy.detach(),
         }
         maxima = {"policy/ratio_max": _largest(log_ratio.exp())}
@@ -81,23 +81,23 @@ class PolicyObjective:
             behaviour = column("behaviour_logprobs")
             weights = importance_weights(old - behaviour, sequence, self._importance)
             policy = policy * weights.applied
-            between = behaviour_kl(old, behaviour)
+            behaviour_divergence = behaviour_kl(old, behaviour)
             sums |= {
-                "importance/mean": (figures * weights.applied).sum(),
-                "importance/outside_share": (figures * weights.outside).sum(),
-                "policy/behaviour_kl": (column(_TOKENS) * between).sum(),
+                "importance/mean": (metric_shares * weights.applied).sum(),
+                "importance/outside_share": (metric_shares * weights.outside).sum(),
+                "policy/behaviour_kl": (column(_TOKENS) * behaviour_divergence).sum(),
             }
             maxima["importance/max"] = _largest(weights.raw)
         loss = (shares * policy).sum()
         sums["policy/loss"] = loss.detach()
-        if self._spec.entropy_coefficient != 0:  # else its gradient would be computed, to count for nothing
+        if self._spec.entropy_coefficient != 0:  # skip the gradient of a term without effect
             loss = loss - self._spec.entropy_coefficient * entropy
         if self._beta > 0:
             divergence = (shares * kl_loss(new, column("reference_logprobs"), self._spec.kl.estimator)).sum()
             loss = loss + self._beta * divergence
             sums["policy/kl_loss"] = divergence.detach()
-        found = add_kl(LossTerms(loss, sums, maxima), logprobs, microbatch, self._spec.kl)
-        return add_gap(found, logprobs, microbatch)
+        terms_with_kl = add_kl(LossTerms(loss, sums, maxima), logprobs, microbatch, self._spec.kl)
+        return add_gap(terms_with_kl, logprobs, microbatch)
 
 
 def _largest(values: Tensor) -> Tensor:

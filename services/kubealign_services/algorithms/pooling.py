@@ -1,4 +1,4 @@
-"""From the head's outputs at each token to those of the sequence."""
+"""Pooling of a score head's token outputs to one value per sequence."""
 
 from torch import Tensor
 
@@ -7,11 +7,16 @@ from kubealign_services.batch.packed import Batch, sequence_sums
 
 
 def pooled(values: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
-    """[S], or [S, N] of N scores, with gradient. LastToken: the output at each sequence's last token.
-    ResponseSum: the sum of the outputs over its response tokens (`loss_mask`).
+    """Pool token outputs to [S], or [S, N] of N scores, with gradient.
 
-    values: [T] or [T, N], the score head's output at the token itself. Raises KeyError where ResponseSum
-    finds no `loss_mask`."""
+    LastToken: the output at each sequence's last token. ResponseSum: the sum of the outputs over its
+    response tokens (`loss_mask`).
+
+    Args:
+        values: [T] or [T, N], the score head's output at the token itself.
+
+    Raises KeyError where ResponseSum finds no `loss_mask`.
+    """
     if pooling is Pooling.LAST_TOKEN:
         return values[(batch.cu_seqlens[1:].long() - 1).to(values.device)]
     counted = batch.token("loss_mask").bool().to(values.device)

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation with a learned critic."""
+"""PPO: proximal policy optimisation with a learned critic."""
 
 from torch import Tensor
 
@@ -17,16 +17,18 @@ class PPO(ClippedOnline):
     """Schulman et al. 2017, "Proximal Policy Optimization Algorithms"; for language models as in Ziegler et
     al. 2019 and Ouyang et al. 2022.
 
-    A token is an action. The response's reward stands at its last token; where the KL is placed in the
+    A token is an action. The response's reward is placed at its last token; with the KL penalty in the
     reward, each token also pays for its divergence from the reference:
 
         r_t = -beta KL_t + [t is last] reward        A, R = GAE(r, V)
         A <- (A - mean) / (std + epsilon)            over the step's response tokens, as `advantage` says
 
         policy loss = mean of -min(r A, clip(r, 1 - low, 1 + high) A) [+ beta KL] - entropy_coefficient H
-        critic loss = value_coefficient * mean of 1/2 max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2)
+        critic loss = value_coefficient * mean of 1/2 max((V - R)^2, (V_old + clip(V - V_old, -c, c) -
+        R)^2)
 
-    means over all response tokens of a minibatch; the policy's as `aggregation` says."""
+    Means run over all response tokens of a minibatch; the policy's as `aggregation` says.
+    """
 
     needs_critic = True
 
@@ -42,15 +44,19 @@ class PPO(ClippedOnline):
     def judge(
         self, batch: Batch, rewards: Tensor, penalty: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Reads the token column values as well, and adds returns and old_values. Advantage metrics are of
-        before the normalisation."""
+        """Return advantages, returns and old_values; reads the token column values too.
+
+        Advantage metrics are computed before the normalisation.
+        """
         mask, values = batch.token("loss_mask").bool(), batch.token("values")
-        each = -penalty.to(values.dtype)
+        token_rewards = -penalty.to(values.dtype)
         last, sequences = last_response_tokens(mask, batch.cu_seqlens)
-        each[last] += rewards[sequences].to(values.dtype)
+        token_rewards[last] += rewards[sequences].to(values.dtype)
 
         discount = self._spec.gae
-        estimated, returns = gae(each, values, mask, batch.cu_seqlens, discount.gamma, discount.lambda_)
+        estimated, returns = gae(
+            token_rewards, values, mask, batch.cu_seqlens, discount.gamma, discount.lambda_
+        )
         group = batch.sequence("group")[batch.sequence_of_token]
         advantages = estimated.clone()
         advantages[mask] = normalized(estimated[mask], group[mask], self._spec.advantage)

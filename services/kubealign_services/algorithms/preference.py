@@ -1,4 +1,4 @@
-"""Learning from which of two is better."""
+"""Bradley-Terry preference loss."""
 
 from torch import Tensor
 from torch.nn.functional import logsigmoid

@@ -1,4 +1,4 @@
-"""Scores that are fitted to ratings."""
+"""Regression of scores to ratings."""
 
 from collections.abc import Sequence
 
@@ -15,33 +15,38 @@ from kubealign_services.batch.packed import Batch
 
 
 class RatingObjective:
-    """With the scores s_in of response i, one for each of N attributes, and the ratings r_in:
+    """Least-squares loss of the scores s_in of response i, one for each of N attributes, against the ratings
+    r_in:
 
         mean over the known r_in of (s_in - r_in)^2
         + language_model_coefficient * mean over the responses' tokens of -log p(token)
         + score_penalty * mean over all s_in^2
 
-    SteerLM's attribute models are fitted so (Dong et al. 2023; Wang et al. 2024, HelpSteer2, section 3). A
-    rating that is not known (NaN) takes no part, so an attribute weighs as much as it is rated.
+    SteerLM's attribute models are fitted this way (Dong et al. 2023; Wang et al. 2024, HelpSteer2, section
+    3). An unknown rating (NaN) is left out, so an attribute's weight is the number of its ratings.
     Reads the token column loss_mask and the sequence column ratings, [S, N], or [S] for one.
     """
 
     unit = 1
 
     def __init__(self, entry: spec.RewardModel, names: Sequence[str] = ()) -> None:
-        """names: of the attributes, for a figure of each; empty: only those of all together."""
+        """Initialise the objective.
+
+        Args:
+            names: Attribute names for one metric each; empty: aggregate metrics only.
+        """
         self._spec = entry
         self._names = names if len(names) > 1 else ()
         language = entry.language_model_coefficient > 0
         self.outputs = frozenset({"values", "logprobs"} if language else {"values"})
 
     def prepare(self, minibatch: Batch) -> None:
-        known = (~_ratings(minibatch).isnan()).double()
-        counts = known.sum(0)
-        minibatch.sequence_columns["rating_shares"] = known / known.sum().clamp(min=1)
-        # Of each attribute alone; NaN where nobody rates it, so that it has no figure.
-        minibatch.sequence_columns["attribute_shares"] = known / counts.where(counts > 0, torch.nan)
-        minibatch.sequence_columns["score_shares"] = torch.full_like(known, 1 / known.numel())
+        is_rated = (~_ratings(minibatch).isnan()).double()
+        counts = is_rated.sum(0)
+        minibatch.sequence_columns["rating_shares"] = is_rated / is_rated.sum().clamp(min=1)
+        # Shares within each attribute; NaN for an attribute without ratings, which then has no metric.
+        minibatch.sequence_columns["attribute_shares"] = is_rated / counts.where(counts > 0, torch.nan)
+        minibatch.sequence_columns["score_shares"] = torch.full_like(is_rated, 1 / is_rated.numel())
         minibatch.token_columns["language_shares"] = token_mean_shares(minibatch.token("loss_mask"))
 
     def loss(self, outputs: ModelOutputs, microbatch: Batch) -> LossTerms:
@@ -51,8 +56,8 @@ class RatingObjective:
             raise ValueError(
                 f"the model gives {scores.shape[1]} scores, and the rows hold {ratings.shape[1]} ratings"
             )
-        known = ~ratings.isnan()
-        errors = torch.where(known, scores - ratings.nan_to_num(), 0.0)
+        is_rated = ~ratings.isnan()
+        errors = torch.where(is_rated, scores - ratings.nan_to_num(), 0.0)
         shares = microbatch.sequence("rating_shares").to(scores)
         each = microbatch.sequence("score_shares").to(scores)
         regression = (shares * errors.square()).sum()
@@ -81,5 +86,5 @@ def _ratings(batch: Batch) -> Tensor:
 
 
 def _by_attribute(column: Tensor) -> Tensor:
-    """[S] or [S, N] -> [S, N]."""
+    """Reshape [S] or [S, N] to [S, N]."""
     return column[:, None] if column.dim() == 1 else column

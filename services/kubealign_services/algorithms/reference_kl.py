@@ -1,4 +1,4 @@
-"""The divergence from the reference over a step: measured, priced, and its coefficient led."""
+"""KL penalty towards the reference policy: measurement before the step, price and adaptive coefficient."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from kubealign_services.algorithms.kl import adapted_coefficient, kl_estimate
 from kubealign_services.algorithms.moments import masked_mean
 from kubealign_services.batch.packed import Batch, sequence_sums
 
-#: Where the adaptive coefficient is kept in an algorithm's state.
+#: Key of the adaptive coefficient in an algorithm's state.
 COEFFICIENT = "kl_coefficient"
 
 
 def loss_coefficient(spec: KL) -> float:
-    """What the estimate is multiplied with in the loss; 0 where it stands in the reward."""
+    """Return the factor of the KL estimate in the loss; 0 where the KL penalty is part of the reward."""
     if spec.placement is KLPlacement.REWARD or spec.fixed is None:
         return 0.0
     return spec.fixed.coefficient
@@ -23,15 +23,19 @@ def loss_coefficient(spec: KL) -> float:
 
 @dataclass(frozen=True)
 class Divergence:
-    """penalty: [T], what is taken from the reward at each token (0 where the KL stands in the loss, or
-    nowhere). metrics: kl/reference, kl/reference_sequence, kl/coefficient; none where no KL is measured."""
+    """Divergence of one step.
+
+    penalty: [T], subtracted from the reward at each token (0 where the KL penalty is part of the loss, or
+    off). metrics:
+    kl/reference, kl/reference_sequence, kl/coefficient; none where no KL is measured.
+    """
 
     penalty: Tensor
     metrics: dict[str, float]
 
 
 class ReferenceKL:
-    """The pull towards the reference, as the spec's `kl` says it."""
+    """KL penalty towards the reference policy, as the spec's `kl` configures it."""
 
     def __init__(self, spec: KL) -> None:
         self._spec = spec
@@ -42,16 +46,17 @@ class ReferenceKL:
 
     @property
     def before_step(self) -> bool:
-        """Whether the advantages need the divergence, so that it has to be measured before the step."""
+        """True if the advantages need the divergence, so that it has to be measured before the step."""
         return self.active and self._spec.placement is KLPlacement.REWARD
 
     def measure(self, batch: Batch, state: dict[str, float]) -> Divergence:
-        """Price the step's divergence by the coefficient there is, then lead an adaptive one (kept in
+        """Multiply the step's divergence by the current coefficient, then update an adaptive one (kept in
         `state`).
 
         Reads the token columns loss_mask, old_logprobs and reference_logprobs; where nothing is measured,
-        only loss_mask and behaviour_logprobs (for its dtype). A divergence in the loss is left to the step
-        (`algorithms.step_kl`) where there are no old_logprobs."""
+        only loss_mask and behaviour_logprobs (for its dtype). A divergence in the loss is measured within
+        the step (`add_kl_metrics`) where old_logprobs are missing.
+        """
         mask = batch.token("loss_mask")
         nothing = torch.zeros_like(batch.token("behaviour_logprobs"))
         if not self.active:
@@ -75,7 +80,7 @@ class ReferenceKL:
         )
 
     def _lead(self, state: dict[str, float], observed: float, sequences: int) -> float:
-        """The coefficient for this step; the next one is put into the state."""
+        """Return the coefficient for this step and store the next one in the state."""
         adaptive = self._spec.adaptive
         if adaptive is None:
             return self._spec.fixed.coefficient if self._spec.fixed is not None else 0.0

@@ -1,4 +1,4 @@
-"""REINFORCE."""
+"""REINFORCE: policy gradient with a batch-mean baseline."""
 
 from kubealign_services.algorithms.online import Online
 from kubealign_services.algorithms.surrogate import LogLikelihood
@@ -6,14 +6,15 @@ from kubealign_services.algorithms.surrogate import LogLikelihood
 
 class Reinforce(Online):
     """Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement
-    learning"; for language models as one action a response (Ahmadian et al. 2024).
+    learning"; for language models as one action per response (Ahmadian et al. 2024).
 
         R_i = reward_i - beta * (sum over its tokens of KL_t)        A_i = R_i - mean R of the step
 
         loss = mean over sequences of -A_i log p(response_i) - entropy_coefficient H
 
-    The baseline is `advantage.center`: None is REINFORCE without one. No ratio holds the policy: with several
-    optimiser steps a step the later ones are off policy."""
+    The baseline is `advantage.center`: None is REINFORCE without a baseline. No ratio constrains the
+    policy: with several optimiser steps per step the later ones are off policy.
+    """
 
     def surrogate(self) -> LogLikelihood:
         return LogLikelihood()

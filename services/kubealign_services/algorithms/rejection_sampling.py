@@ -1,4 +1,4 @@
-"""Rejection sampling."""
+"""Rejection sampling: imitation of the best responses."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,13 @@ from kubealign_services.algorithms.sft import CrossEntropyObjective
 
 class RejectionSampling(Offline):
     """Touvron et al. 2023, "Llama 2", section 3.2.3; Dong et al. 2023, "RAFT", algorithm 1. Of the n
-    responses y_i to a prompt, sampled from the round's first weights, those with the highest rewards
+    responses y_i to a prompt, sampled from the round's initial weights, those with the highest rewards
     r(y_i) >= minimumReward are imitated, keepPerPrompt of them:
 
         loss = mean over the kept responses' tokens of -log p(token)
 
-    Of equal rewards the one that was sampled first is kept."""
+    Of equal rewards the response sampled first is kept.
+    """
 
     def __init__(self, entry: spec.RejectionSampling) -> None:
         self._spec = entry
@@ -24,22 +25,22 @@ class RejectionSampling(Offline):
         return CrossEntropyObjective()
 
     def rows(self, prompts: Sequence[Prompt]) -> RoundRows:
-        everything = [response for prompt in prompts for response in prompt.responses]
-        least = self._spec.minimum_reward
+        all_responses = [response for prompt in prompts for response in prompt.responses]
+        minimum = self._spec.minimum_reward
         rows = [
             Row(prompt, (response,))
             for prompt in prompts
             for response in rewarded(prompt)[: self._spec.keep_per_prompt]
-            if least is None or (response.reward or 0.0) >= least
+            if minimum is None or (response.reward or 0.0) >= minimum
         ]
-        figures = {"round/reward_mean": reward_mean(everything)}
+        figures = {"round/reward_mean": reward_mean(all_responses)}
         if not rows:
-            best = max(response.reward for response in everything if response.reward is not None)
+            best = max(response.reward for response in all_responses if response.reward is not None)
             return RoundRows(
                 [],
                 figures,
-                f"the best of {len(everything)} rewards is {best:.4g}, below "
-                f"minimumReward ({least:g}): lower it, or sample more",
+                f"the best of {len(all_responses)} rewards is {best:.4g}, below "
+                f"minimumReward ({minimum:g}): lower it, or sample more",
             )
         figures["round/chosen_reward"] = reward_mean([row.responses[0] for row in rows])
         return RoundRows(rows, figures)

@@ -1,4 +1,4 @@
-"""ReMax."""
+"""ReMax: REINFORCE with the greedy response's reward as baseline."""
 
 from torch import Tensor
 
@@ -12,20 +12,22 @@ class ReMax(Online):
     """Li et al. 2023, "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning
     Large Language Models", algorithm 1.
 
-    REINFORCE whose baseline is the reward of the likeliest response to the same prompt, which has no KL taken
-    from it and is not learned:
+    REINFORCE whose baseline is the reward of the greedy response to the same prompt, which gets no KL
+    penalty and is not trained on:
 
         A_i = reward_i - beta * (sum over its tokens of KL_t) - reward of the prompt's greedy response
 
         loss = mean over sequences of -A_i log p(response_i) - entropy_coefficient H
 
-    and then as `advantage` says; by default as it is. The greedy response is the group's companion."""
+    and then normalised as `advantage` says; by default not at all. The greedy response is the group's
+    auxiliary sequence.
+    """
 
     def surrogate(self) -> LogLikelihood:
         return LogLikelihood()
 
     def shape(self, batch: Batch) -> dict[str, float]:
-        """Adds the sequence column baseline as well."""
+        """Add the sequence column baseline as well."""
         metrics = super().shape(batch)
         batch.sequence_columns["baseline"] = greedy_rewards(batch.sequence("shaped_rewards"), batch)
         return metrics

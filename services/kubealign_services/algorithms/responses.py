@@ -1,4 +1,4 @@
-"""A response as a whole: the log-probability of its tokens together, under the policy and the reference."""
+"""Log-probabilities of whole responses under the policy and the reference."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,11 @@ from kubealign_services.batch.packed import Batch, sequence_sums
 
 @dataclass(frozen=True)
 class Responses:
-    """[N] each. logprob: summed over the response's tokens, with gradient. reference: the reference's own, 0
-    where there is none. length: response tokens, at least 1."""
+    """Log-probabilities of N responses, [N] each.
+
+    logprob: summed over the response's tokens, with gradient. reference: the reference policy's sum, 0
+    without a reference. length: response tokens, at least 1.
+    """
 
     logprob: Tensor
     reference: Tensor
@@ -24,33 +27,39 @@ class Responses:
 
     @property
     def mean_logprob(self) -> Tensor:
-        """For each token."""
+        """Log-probability per token."""
         return self.logprob / self.length
 
     def every_second(self, first: int) -> "Responses":
-        """Those at first, first + 2, ..."""
+        """Return the responses at first, first + 2, ..."""
         return Responses(self.logprob[first::2], self.reference[first::2], self.length[first::2])
 
 
 def responses(logprobs: Tensor, batch: Batch, reference: bool) -> Responses:
-    """The batch's S responses. Reads the token columns loss_mask and, with `reference`, reference_logprobs.
+    """Sum the log-probabilities of the batch's S responses.
 
-    logprobs: [T]. Raises KeyError for a column that is missing."""
-    chosen = batch.token("loss_mask").bool().to(logprobs.device)
+    Reads the token columns loss_mask and, with `reference`, reference_logprobs. Raises KeyError for a
+    missing column.
+
+    Args:
+        logprobs: [T].
+    """
+    mask = batch.token("loss_mask").bool().to(logprobs.device)
 
     def total(column: Tensor) -> Tensor:
-        return sequence_sums(column.to(logprobs).where(chosen, logprobs.new_zeros(())), batch)
+        return sequence_sums(column.to(logprobs).where(mask, logprobs.new_zeros(())), batch)
 
     return Responses(
         logprob=total(logprobs),
         reference=total(batch.token("reference_logprobs"))
         if reference
         else torch.zeros(len(batch), dtype=logprobs.dtype, device=logprobs.device),
-        length=total(chosen).clamp(min=1),
+        length=total(mask).clamp(min=1),
     )
 
 
 def told_apart(margin: Tensor) -> Tensor:
-    """1 where the margin is above 0, a half where it is 0: a policy that is its own reference knows
-    nothing."""
+    """Return 1 where the margin is above 0, 0.5 where it is 0: a policy equal to its reference has no
+    preference.
+    """
     return (margin.sign() + 1) / 2

@@ -1,4 +1,4 @@
-"""Reward models: from preferences, or from ratings."""
+"""Reward model training, from preferences or from ratings."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,11 @@ from kubealign_services.batch.packed import Batch
 
 
 class PreferenceObjective:
-    """mean over pairs of -log sigmoid(chosen - rejected)
-    + language_model_coefficient * mean over the chosen responses' tokens of -log p(token)
-    + score_penalty * mean over sequences of score^2
+    """Bradley-Terry loss with optional regularisation:
+
+        mean over pairs of -log sigmoid(chosen - rejected)
+        + language_model_coefficient * mean over the chosen responses' tokens of -log p(token)
+        + score_penalty * mean over sequences of score^2
 
     Sequences come as consecutive pairs: chosen, rejected. Reads the token column loss_mask.
     """
@@ -64,9 +66,10 @@ class PreferenceObjective:
 
 
 class RewardModel(Offline):
-    """Scores on a language model (Ouyang et al. 2022, step 2): one from preferences by Bradley-Terry, or one
-    for each attribute that is rated, by least squares. Each is pooled as the spec says: at the last token, or
-    summed over the response."""
+    """Score heads on a language model (Ouyang et al. 2022, step 2): one from preferences by Bradley-Terry, or
+    one for each rated attribute, by least squares. Scores are pooled as the spec says: at the last token,
+    or summed over the response.
+    """
 
     def __init__(self, entry: spec.RewardModel) -> None:
         self._spec = entry

@@ -1,7 +1,7 @@
-"""What a method in rounds is. Pure.
+"""Contract of iterative algorithms, which learn in rounds. Pure.
 
-At a round's start responses to prompts are sampled from the weights there are; the method makes rows of
-them, which the steps of the round learn from.
+At the start of a round responses to prompts are sampled from the current weights; the algorithm builds
+rows from the responses, and the steps of the round learn from the rows.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,10 @@ from kubealign_services.batch.packed import Batch, pack
 
 @dataclass(frozen=True)
 class Response:
-    """A response to a prompt. name: unique in the round. tokens: at least one. reward: None where nobody
-    could say."""
+    """A response to a prompt.
+
+    name: unique in the round. tokens: at least one. reward: None where it could not be scored.
+    """
 
     name: str
     tokens: Sequence[int]
@@ -37,7 +39,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Row:
-    """What is learned together: responses to one prompt, in the order in which the objective reads them."""
+    """Responses to one prompt that are learned together, in the order in which the objective reads them."""
 
     prompt: Prompt
     responses: tuple[Response, ...]
@@ -45,9 +47,10 @@ class Row:
 
 @dataclass(frozen=True)
 class RoundRows:
-    """The rows of a round, each of as many responses as the objective's unit. figures: under round/.
+    """Rows of a round, each with as many responses as the objective's unit. metrics: under round/.
 
-    why_none: where there are no rows, why. learned_out: there are none because nothing is left to learn.
+    empty_reason: cause, where no rows are left. is_converged: no rows are left because nothing remains to
+    learn.
     """
 
     rows: list[Row]
@@ -57,27 +60,30 @@ class RoundRows:
 
 
 class RoundAlgorithm(Algorithm, Protocol):
-    """An algorithm that says what a round's rows are. With `needs_reference` these get the log-probabilities
-    of the weights that the round begins with."""
+    """An algorithm that selects a round's rows. With `needs_reference` the rows get the log-probabilities of
+    the weights at the start of the round.
+    """
 
     def rows(self, prompts: Sequence[Prompt]) -> RoundRows:
-        """Rows of a round. The prompts are in the order in which they were asked for."""
+        """Return the rows of a round. The prompts are in the order of their requests."""
 
 
 def rewarded(prompt: Prompt) -> list[Response]:
-    """The responses with a reward, the best first; of equals the one that was sampled first."""
+    """Return the responses with a reward, the best first; among equals the one sampled first."""
     known = [response for response in prompt.responses if response.reward is not None]
     return sorted(known, key=lambda response: -float(response.reward or 0.0))
 
 
 def reward_mean(responses: Sequence[Response]) -> float:
-    """Of those whose reward is known; there is at least one."""
+    """Return the mean of the known rewards, of which there is at least one."""
     return fmean(response.reward for response in responses if response.reward is not None)
 
 
 def pack_rows(rows: Sequence[Row]) -> Batch:
-    """The rows' sequences side by side, named for their responses. Token column loss_mask: uint8 [T], 1 on
-    the responses' tokens."""
+    """Pack the rows' sequences, named after their responses.
+
+    Token column loss_mask: uint8 [T], 1 on the responses' tokens.
+    """
     pairs = [(row.prompt.tokens, response) for row in rows for response in row.responses]
     batch = pack(
         [[*prompt, *response.tokens] for prompt, response in pairs], [response.name for _, response in pairs]

@@ -1,4 +1,4 @@
-"""Reward-aware preference optimisation."""
+"""RPO: reward-aware preference optimisation."""
 
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -9,8 +9,9 @@ from kubealign_services.algorithms.pairs import Compared, PairObjective, Pairs
 
 
 class RPO(Offline):
-    """Nvidia 2024, "Nemotron-4 340B Technical Report", section 3.3.2. The policy's gap of rewards is led to
-    the given one, so that a chosen response that is hardly better is not learned as if it were much better:
+    """Nvidia 2024, "Nemotron-4 340B Technical Report", section 3.3.2. The policy's reward gap is fitted to
+    the rated gap, so that a chosen response that is hardly better is not learned as if it were much
+    better:
 
         a = r(chosen) - r(rejected), r(y) = beta (log p(y) - log p_ref(y))
         b = rewardScale * (rating of the chosen - rating of the rejected)
@@ -19,7 +20,8 @@ class RPO(Offline):
                KL(Bernoulli(sigmoid a) || Bernoulli(sigmoid b))     ForwardKL
                (a - b)^2                                            Squared
 
-    The names are NeMo-Aligner's (rpo_bwd_kl, rpo_fwd_kl, rpo_sq)."""
+    The names are NeMo-Aligner's (rpo_bwd_kl, rpo_fwd_kl, rpo_sq).
+    """
 
     needs_reference = True
 
@@ -39,7 +41,10 @@ class RPO(Offline):
 
 
 def distance(gap: Tensor, given: Tensor, kind: spec.RPODistance) -> Tensor:
-    """Element by element, with a gradient through `gap`: 0 where the two are the same, else above 0."""
+    """Compute the distance of two reward gaps, element by element, with a gradient through `gap`.
+
+    0 where both are equal, else above 0.
+    """
     if kind is spec.RPODistance.SQUARED:
         return (gap - given).square()
     backward = kind is spec.RPODistance.BACKWARD_KL

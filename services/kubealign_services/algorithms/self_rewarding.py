@@ -18,14 +18,15 @@ from kubealign_services.algorithms.rounds import (
 
 class SelfRewarding(Offline):
     """Yuan et al. 2024, "Self-Rewarding Language Models", section 2. The policy judges each of its n
-    responses to a prompt by an answer to the judge's prompt; a response's reward is the mean of its
-    judgements' scores. The best against the worst of each prompt is a pair, where they differ by more than
-    minimumMargin, and the loss is DPO's with the round's first weights p_k as reference:
+    responses to a prompt with the judge's prompt; a response's reward is the mean of its judgements'
+    scores. The best and the worst response of each prompt form a pair, where they differ by more than
+    minimumMargin, and the loss is DPO's with the round's initial weights p_k as reference:
 
         -log sigmoid(beta (log p(best) / p_k(best)  -  log p(worst) / p_k(worst)))
 
-    Responses that no judgement gave a score count for nothing. Of equal scores the response that was sampled
-    first is the best, and the one that was sampled last the worst."""
+    Responses without a parsed score are ignored. Of equal scores the response sampled first is the best,
+    and the one sampled last the worst.
+    """
 
     needs_reference = True
 
@@ -38,14 +39,14 @@ class SelfRewarding(Offline):
     def rows(self, prompts: Sequence[Prompt]) -> RoundRows:
         ranked = [(prompt, rewarded(prompt)) for prompt in prompts]
         judged = [response for _, responses in ranked for response in responses]
-        asked = sum(len(prompt.responses) for prompt in prompts)
-        figures = {"round/unjudged_share": 1 - len(judged) / max(1, asked)}
+        response_count = sum(len(prompt.responses) for prompt in prompts)
+        figures = {"round/unjudged_share": 1 - len(judged) / max(1, response_count)}
         if not judged:
             return RoundRows(
                 [],
                 figures,
-                f"none of {asked} responses got a score from the judge: see that the "
-                "policy answers judge.prompt with what judge.pattern finds",
+                f"none of {response_count} responses got a score from the judge: check that the "
+                "policy's answers to judge.prompt match judge.pattern",
             )
         figures["round/reward_mean"] = reward_mean(judged)
         rows = [Row(prompt, (best[0], best[-1])) for prompt, best in ranked if self._differ(best)]

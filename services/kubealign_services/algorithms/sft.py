@@ -1,4 +1,4 @@
-"""Supervised fine-tuning."""
+"""SFT: supervised fine-tuning."""
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.contract import LossTerms, ModelOutputs
@@ -9,7 +9,7 @@ from kubealign_services.batch.packed import Batch
 
 
 class CrossEntropyObjective:
-    """mean over response tokens of -log p(token). Reads the token column loss_mask."""
+    """Mean over response tokens of -log p(token). Reads the token column loss_mask."""
 
     outputs = frozenset({"logprobs"})
     unit = 1
@@ -26,8 +26,10 @@ class CrossEntropyObjective:
 
 
 class SFT(Offline):
-    """Cross-entropy on the demonstrations' responses, every response token counting the same (Ouyang et al.
-    2022, step 1)."""
+    """Cross-entropy on the demonstrations' responses, with equal weight for every response token (Ouyang et
+    al.
+    2022, step 1).
+    """
 
     def __init__(self, entry: spec.SFT) -> None:
         self._spec = entry

@@ -1,4 +1,4 @@
-"""Simple preference optimisation."""
+"""SimPO: simple preference optimisation."""
 
 from kubealign.spec import algorithms as spec
 from kubealign_services.algorithms.offline import Offline
@@ -12,8 +12,9 @@ class SimPO(Offline):
         r(y) = beta log p(y) / tokens of y
         loss = -log sigmoid(r(chosen) - r(rejected) - margin)
 
-    The reward is what generation goes by, the mean log-probability, so that a response is not better for
-    being shorter; margin (the paper's gamma) is by how much the chosen is to be ahead."""
+    The reward is the mean log-probability that generation maximises, so that a response is not better for
+    being shorter; margin (the paper's gamma) is the target lead of the chosen response.
+    """
 
     def __init__(self, entry: spec.SimPO) -> None:
         self._spec = entry

@@ -1,4 +1,4 @@
-"""Self-play fine-tuning."""
+"""SPIN: self-play fine-tuning."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,15 @@ from kubealign_services.algorithms.rounds import Prompt, Response, RoundRows, Ro
 
 
 class SPIN(Offline):
-    """Chen et al. 2024, "Self-Play Fine-Tuning Converts Weak Language Models to Strong Language Models",
-    eq. 4.7. In round k, with y a demonstration and y' a response of the weights p_k that the round begins
-    with, the loss of a pair is
+    """Chen et al. 2024, "Self-Play Fine-Tuning Converts Weak Language Models to Strong Language Models", eq.
+    4.7. In round k, with y a demonstration and y' a response of the weights p_k at the start of the round,
+    the loss of a pair is
 
         -log sigmoid(beta (log p(y) / p_k(y)  -  log p(y') / p_k(y')))
 
-    which is DPO's, the demonstration preferred and the reference taken anew each round (the paper's lambda is
-    beta). Each response is a pair with its prompt's demonstration."""
+    which is DPO's, with the demonstration preferred and the reference renewed each round (the paper's
+    lambda is beta). Each response forms a pair with its prompt's demonstration.
+    """
 
     needs_reference = True
 
@@ -38,7 +39,9 @@ class SPIN(Offline):
 
 
 def _demonstration(prompt: Prompt, response: Response) -> Response:
-    """It takes its name from the response that it stands against. Raises ValueError where there is none."""
+    """Return the demonstration, named after the response that it is paired with. Raises ValueError where
+    there is none.
+    """
     if prompt.demonstration is None:
         raise ValueError(f"prompt {prompt.name} has no demonstration")
     return Response(f"{response.name}/demonstration", prompt.demonstration)

@@ -1,8 +1,9 @@
-"""The divergence from the reference, measured within the step.
+"""Divergence from the reference, measured within the step.
 
-Only where it stands in the loss and the batch has no old_logprobs: with one update the step's own forward
-pass is the policy that sampled, so a pass before the step would compute the same again. Elsewhere
-`ReferenceKL` measures it before the step."""
+Only where the KL penalty is part of the loss and the batch has no old_logprobs: with one update the step's
+own forward pass is the policy that sampled, so a pass before the step would compute the same again.
+Elsewhere `ReferenceKL` measures the divergence before the step.
+"""
 
 from torch import Tensor
 
@@ -25,17 +26,22 @@ def prepare_kl(minibatch: Batch, spec: KL) -> None:
 
 
 def add_kl(terms: LossTerms, logprobs: Tensor, microbatch: Batch, spec: KL) -> LossTerms:
-    """Add kl/reference (mean over response tokens) and kl/reference_sequence (summed over a response, mean
-    over responses), in nats, where the step has to measure them. Without a gradient.
+    """Add kl/reference and kl/reference_sequence, in nats, where the step has to measure them. Without a
+    gradient.
 
-    logprobs: [T]. Reads the token column reference_logprobs."""
+    kl/reference is the mean over response tokens, kl/reference_sequence the mean over responses of the
+    sum. Reads the token column reference_logprobs.
+
+    Args:
+        logprobs: [T].
+    """
     if _SHARES not in microbatch.token_columns:
         return terms
     shares = microbatch.token(_SHARES)
-    chosen = shares > 0
-    new = logprobs.detach()[chosen.to(logprobs.device)]
-    estimate = kl_estimate(new, microbatch.token("reference_logprobs")[chosen].to(new), spec.estimator)
-    mean = (estimate * shares[chosen].to(new)).sum()
+    mask = shares > 0
+    new = logprobs.detach()[mask.to(logprobs.device)]
+    estimate = kl_estimate(new, microbatch.token("reference_logprobs")[mask].to(new), spec.estimator)
+    mean = (estimate * shares[mask].to(new)).sum()
     terms.sums["kl/reference"] = mean
     terms.sums["kl/reference_sequence"] = mean * microbatch.scalars[_A_RESPONSE]
     return terms

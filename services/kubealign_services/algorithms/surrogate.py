@@ -1,4 +1,4 @@
-"""What is minimised for each action of the policy, before it is weighed and summed."""
+"""Surrogate losses of the policy's actions, before weighting and aggregation."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,8 +14,11 @@ LOG_RATIO_BOUND = 20.0
 
 @dataclass(frozen=True)
 class Actions:
-    """All [N], one entry for each response token. logprobs: of the policy that is trained, with gradient.
-    log_ratio: to the old policy's, with gradient. advantages: without."""
+    """Actions of the policy, all [N], one entry per response token.
+
+    logprobs: of the trained policy, with gradient. log_ratio: to the old policy, with gradient.
+    advantages: without.
+    """
 
     logprobs: Tensor
     log_ratio: Tensor
@@ -24,49 +27,53 @@ class Actions:
 
 @dataclass(frozen=True)
 class Terms:
-    """loss: [N], with gradient. shares: metric -> [N], 1.0 where an entry has what the metric is the share
-    of."""
+    """Surrogate losses.
+
+    loss: [N], with gradient. shares: metric -> [N], 1.0 where an entry counts for the metric.
+    """
 
     loss: Tensor
     shares: dict[str, Tensor]
 
 
 class Surrogate(Protocol):
-    """Actions and their advantages to losses whose descent makes good actions likelier."""
+    """Maps actions and their advantages to losses whose descent makes good actions likelier."""
 
     def __call__(self, actions: Actions) -> Terms: ...
 
 
 def bounded_ratio(log_ratio: Tensor) -> Tensor:
-    """exp(log_ratio), finite."""
+    """Compute exp(log_ratio), kept finite."""
     return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
 @dataclass(frozen=True)
 class ClippedRatio:
-    """Schulman et al. 2017, eq. 7, with bounds of their own on either side (Yu et al. 2025), as a loss:
+    """Clipped ratio of Schulman et al. 2017, eq. 7, with separate bounds on either side (Yu et al. 2025), as
+    a loss:
 
         -min(r A, clip(r, 1 - low, 1 + high) A),    r = exp(log_ratio)
 
-    With `dual` (Ye et al. 2020, eq. 5), where A < 0 it is at most dual |A|: a response that the policy finds
-    far likelier than the old one did no longer has a gradient."""
+    With `dual` (Ye et al. 2020, eq. 5), where A < 0 the loss is at most dual |A|: a response that is far
+    likelier under the policy than under the old one no longer has a gradient.
+    """
 
     clip: Clip
 
     def __call__(self, actions: Actions) -> Terms:
         ratio, advantages = bounded_ratio(actions.log_ratio), actions.advantages
-        free = ratio * advantages
-        held = ratio.clamp(1 - self.clip.low, 1 + self.clip.high) * advantages
-        loss = -torch.minimum(free, held)
-        clipped = held < free
+        unclipped = ratio * advantages
+        bounded = ratio.clamp(1 - self.clip.low, 1 + self.clip.high) * advantages
+        loss = -torch.minimum(unclipped, bounded)
+        clipped = bounded < unclipped
         shares = {
             "policy/clip_low_fraction": (clipped & (advantages < 0)).to(ratio.dtype),
             "policy/clip_high_fraction": (clipped & (advantages > 0)).to(ratio.dtype),
         }
         if self.clip.dual is not None:
-            most = -self.clip.dual * advantages
-            beyond = (advantages < 0) & (loss > most)
-            loss = torch.where(beyond, most, loss)
+            limit = -self.clip.dual * advantages
+            beyond = (advantages < 0) & (loss > limit)
+            loss = torch.where(beyond, limit, loss)
             shares["policy/clip_dual_fraction"] = beyond.to(ratio.dtype)
             clipped = clipped | beyond
         return Terms(loss, {"policy/clip_fraction": clipped.to(ratio.dtype), **shares})
@@ -74,8 +81,8 @@ class ClippedRatio:
 
 @dataclass(frozen=True)
 class BoundedWeight:
-    """MiniMax 2025, eq. 4 and 5: the ratio is a weight without a gradient, held between floor and cap, so
-    that no action loses its own:
+    """Bounded weight of MiniMax 2025, eq. 4 and 5: the ratio is a weight without gradient, clipped to floor
+    and cap, so that every action keeps its own gradient:
 
         -clip(r, floor, cap) A log p
     """
@@ -92,7 +99,7 @@ class BoundedWeight:
 
 @dataclass(frozen=True)
 class LogLikelihood:
-    """Williams 1992: -A log p."""
+    """Policy gradient loss of Williams 1992: -A log p."""
 
     def __call__(self, actions: Actions) -> Terms:
         return Terms(-actions.advantages * actions.logprobs, {})

@@ -1,4 +1,4 @@
-"""The critic's loss."""
+"""Critic objective."""
 
 from torch import Tensor
 
@@ -11,9 +11,11 @@ from kubealign_services.batch.packed import Batch
 
 
 class ValueObjective:
-    """coefficient times the mean over response tokens of the clipped value loss. Reads the token columns
-    loss_mask, old_values and returns, and with mask_truncated, which leaves out the responses that did not
-    end, the sequence column truncated."""
+    """Coefficient times the mean over response tokens of the clipped value loss.
+
+    Reads the token columns loss_mask, old_values and returns, and with mask_truncated, which leaves out
+    truncated responses, the sequence column truncated.
+    """
 
     outputs = frozenset({"values"})
     unit = 1

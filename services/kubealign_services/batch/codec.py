@@ -1,4 +1,4 @@
-"""Batches on the wire: one safetensors blob with a digest. Nothing is pickled."""
+"""Serialises batches as one safetensors blob with a digest. No pickle."""
 
 import numpy as np
 import torch
@@ -10,16 +10,16 @@ from kubealign_services.batch.packed import Batch
 
 
 class CorruptBatch(ValueError):
-    """The bytes are not those that were sent, or not a batch."""
+    """The bytes differ from the bytes that were sent, or do not hold a batch."""
 
 
 def digest_of(data: bytes) -> str:
-    """xxh3-128, hexadecimal."""
+    """Return the xxh3-128 digest in hexadecimal."""
     return xxhash.xxh3_128_hexdigest(data)
 
 
 def encode(batch: Batch) -> batch_pb2.PackedBatch:
-    """Batch -> message."""
+    """Encode a batch as a message."""
     arrays: dict[str, np.ndarray] = {"tokens": batch.tokens.numpy(), "cu_seqlens": batch.cu_seqlens.numpy()}
     arrays.update({f"token.{name}": column.numpy() for name, column in batch.token_columns.items()})
     arrays.update({f"sequence.{name}": column.numpy() for name, column in batch.sequence_columns.items()})
@@ -31,10 +31,10 @@ def encode(batch: Batch) -> batch_pb2.PackedBatch:
 
 
 def decode(message: batch_pb2.PackedBatch) -> Batch:
-    """Message -> batch. Raises CorruptBatch when the digest or the shapes do not fit."""
+    """Decode a message into a batch. Raises CorruptBatch when the digest or the shapes do not fit."""
     arrays = decode_columns(message.columns, message.digest)
     if "tokens" not in arrays or "cu_seqlens" not in arrays:
-        raise CorruptBatch(f"a batch holds tokens and cu_seqlens, not only {sorted(arrays)}")
+        raise CorruptBatch(f"a batch needs tokens and cu_seqlens; the columns are {sorted(arrays)}")
     try:
         return Batch(
             tokens=arrays["tokens"],
@@ -49,17 +49,19 @@ def decode(message: batch_pb2.PackedBatch) -> Batch:
 
 
 def encode_columns(columns: dict[str, torch.Tensor]) -> tuple[bytes, str]:
-    """Named tensors -> (safetensors blob, digest)."""
+    """Encode named tensors. Returns (safetensors blob, digest)."""
     blob = save({name: np.ascontiguousarray(column.numpy()) for name, column in columns.items()})
     return blob, digest_of(blob)
 
 
 def decode_columns(blob: bytes, digest: str) -> dict[str, torch.Tensor]:
-    """Safetensors blob -> named tensors of their own memory. Raises CorruptBatch when the digest differs or
-    it cannot be read."""
-    found = digest_of(blob)
-    if found != digest:
-        raise CorruptBatch(f"the columns have digest {found}, announced was {digest}")
+    """Decode a safetensors blob into named tensors that own their memory. Raises CorruptBatch when the digest
+    differs or
+    the blob cannot be read.
+    """
+    actual = digest_of(blob)
+    if actual != digest:
+        raise CorruptBatch(f"the columns have digest {actual}, expected {digest}")
     try:
         return {name: torch.from_numpy(array.copy()) for name, array in load(blob).items()}
     except Exception as error:

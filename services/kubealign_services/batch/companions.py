@@ -1,28 +1,31 @@
-"""Sequences that inform the advantages of the others and are not learned: marked by the column companion."""
+"""Auxiliary sequences, such as baselines: they inform the advantages of other sequences and are not trained
+on. The
+column `companion` marks them.
+"""
 
 import torch
 from torch import Tensor
 
 from kubealign_services.batch.packed import Batch
 
-#: uint8 [S]: not 0 for a companion. A batch without the column has none.
+#: Column uint8 [S]: nonzero for an auxiliary sequence. A batch without the column has no auxiliary sequences.
 COMPANION = "companion"
 
 
 def is_learned(batch: Batch) -> Tensor:
-    """bool [S]: which sequences are no companions."""
-    marked = batch.sequence_columns.get(COMPANION)
-    return torch.ones(len(batch), dtype=torch.bool) if marked is None else marked == 0
+    """Return bool [S]: True for sequences that are trained on."""
+    flags = batch.sequence_columns.get(COMPANION)
+    return torch.ones(len(batch), dtype=torch.bool) if flags is None else flags == 0
 
 
 def learned(batch: Batch) -> Batch:
-    """The sequences that are no companions; the batch itself where all are."""
-    chosen = is_learned(batch)
-    return batch if bool(chosen.all()) else batch.select(chosen.nonzero().flatten().tolist())
+    """Return the sequences that are trained on; the batch itself when all sequences are."""
+    mask = is_learned(batch)
+    return batch if bool(mask.all()) else batch.select(mask.nonzero().flatten().tolist())
 
 
 def without_companions(batch: Batch) -> Batch:
-    """As `learned`, without the column."""
-    chosen = learned(batch)
-    chosen.sequence_columns.pop(COMPANION, None)
-    return chosen
+    """Return the sequences that are trained on, without the column `companion`."""
+    result = learned(batch)
+    result.sequence_columns.pop(COMPANION, None)
+    return result

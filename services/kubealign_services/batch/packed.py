@@ -1,7 +1,8 @@
-"""The packed batch: sequences one after another in one dimension, with named columns.
+"""The packed batch: sequences concatenated in one dimension, with named columns.
 
-T is the number of tokens, S the number of sequences. A per-token column has one entry for every token; what
-belongs to a prediction sits at the token that was predicted (so the first token of a sequence holds 0).
+T is the number of tokens, S the number of sequences. A per-token column has one entry for every token; a
+value that
+belongs to a prediction is stored at the predicted token (so the first token of a sequence holds 0).
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,9 +16,14 @@ from torch import Tensor
 class Batch:
     """Packed sequences.
 
-    tokens: int32 [T]. cu_seqlens: int32 [S + 1], offsets into tokens, from 0 to T, strictly increasing.
-    token_columns: name -> [T] or [T, K], sequence_columns: name -> [S] or [S, K], where each entry has K
-    numbers. scalars: name -> number. sample_ids: S names.
+    Attributes:
+        tokens: int32 [T].
+        cu_seqlens: int32 [S + 1], offsets into tokens, from 0 to T, strictly increasing.
+        sample_ids: S names.
+        token_columns: Name -> [T] or [T, K], where each entry has K numbers.
+        sequence_columns: Name -> [S] or [S, K].
+        scalars: Name -> number.
+
     Raises ValueError when shapes do not agree.
     """
 
@@ -54,58 +60,60 @@ class Batch:
                 )
 
     def __len__(self) -> int:
-        """Number of sequences."""
+        """Return the number of sequences."""
         return len(self.cu_seqlens) - 1
 
     @property
     def lengths(self) -> Tensor:
-        """int64 [S]: tokens of each sequence."""
+        """int64 [S]: number of tokens of each sequence."""
         return (self.cu_seqlens[1:] - self.cu_seqlens[:-1]).long()
 
     @property
     def sequence_of_token(self) -> Tensor:
-        """int64 [T]: the sequence that each token belongs to."""
+        """int64 [T]: index of the sequence that each token belongs to."""
         return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
 
     @property
     def positions(self) -> Tensor:
-        """int64 [T]: each token's place in its sequence, from 0."""
+        """int64 [T]: position of each token in its sequence, from 0."""
         return torch.arange(len(self.tokens)) - self.cu_seqlens[:-1].long()[self.sequence_of_token]
 
     def token(self, name: str) -> Tensor:
-        """The per-token column. Raises KeyError with the columns there are."""
+        """Return the per-token column. Raises KeyError, listing the existing columns."""
         if name not in self.token_columns:
             raise KeyError(f"no token column {name}; there are {sorted(self.token_columns)}")
         return self.token_columns[name]
 
     def sequence(self, name: str) -> Tensor:
-        """The per-sequence column. Raises KeyError with the columns there are."""
+        """Return the per-sequence column. Raises KeyError, listing the existing columns."""
         if name not in self.sequence_columns:
             raise KeyError(f"no sequence column {name}; there are {sorted(self.sequence_columns)}")
         return self.sequence_columns[name]
 
     def select(self, sequences: Sequence[int]) -> "Batch":
-        """The named sequences, in the order given, with their columns and all scalars."""
-        chosen = torch.as_tensor(list(sequences), dtype=torch.int64)
-        lengths = self.lengths[chosen]
-        starts = self.cu_seqlens[:-1].long()[chosen]
-        offsets = torch.zeros(len(chosen) + 1, dtype=torch.int32)
+        """Return the sequences with these indices, in this order, with their columns and all scalars."""
+        indices = torch.as_tensor(list(sequences), dtype=torch.int64)
+        lengths = self.lengths[indices]
+        starts = self.cu_seqlens[:-1].long()[indices]
+        offsets = torch.zeros(len(indices) + 1, dtype=torch.int32)
         offsets[1:] = lengths.cumsum(0)
-        which = torch.repeat_interleave(starts - offsets[:-1].long(), lengths)
-        index = torch.arange(int(offsets[-1])) + which
+        shifts = torch.repeat_interleave(starts - offsets[:-1].long(), lengths)
+        index = torch.arange(int(offsets[-1])) + shifts
         return Batch(
             tokens=self.tokens[index],
             cu_seqlens=offsets,
-            sample_ids=[self.sample_ids[i] for i in chosen.tolist()],
+            sample_ids=[self.sample_ids[i] for i in indices.tolist()],
             token_columns={name: column[index] for name, column in self.token_columns.items()},
-            sequence_columns={name: column[chosen] for name, column in self.sequence_columns.items()},
+            sequence_columns={name: column[indices] for name, column in self.sequence_columns.items()},
             scalars=dict(self.scalars),
         )
 
 
 def concatenate(batches: Iterable[Batch]) -> Batch:
-    """One batch of all, in order. All have the same columns; scalars are the first one's. Raises ValueError
-    on an empty list."""
+    """Concatenate batches in order. All batches have the same columns; the scalars are those of the first
+    batch. Raises
+    ValueError for an empty list or different columns.
+    """
     parts = list(batches)
     if not parts:
         raise ValueError("there is no batch to concatenate")
@@ -138,7 +146,7 @@ def concatenate(batches: Iterable[Batch]) -> Batch:
 
 
 def pack(sequences: Sequence[Sequence[int]], sample_ids: Sequence[str]) -> Batch:
-    """Token lists -> a batch without columns."""
+    """Pack token lists into a batch without columns."""
     offsets = torch.zeros(len(sequences) + 1, dtype=torch.int32)
     offsets[1:] = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int32).cumsum(0)
     return Batch(
@@ -149,7 +157,8 @@ def pack(sequences: Sequence[Sequence[int]], sample_ids: Sequence[str]) -> Batch
 
 
 def sequence_sums(values: Tensor, batch: Batch) -> Tensor:
-    """Per-token values [T] or [T, K] -> their sum over each sequence, [S] or [S, K], in the dtype and on the
-    device of values."""
+    """Sum per-token values [T] or [T, K] over each sequence. Returns [S] or [S, K] in the dtype and on the
+    device of values.
+    """
     total = torch.zeros(len(batch), *values.shape[1:], dtype=values.dtype, device=values.device)
     return total.index_add(0, batch.sequence_of_token.to(values.device), values)

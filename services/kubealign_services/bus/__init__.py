@@ -1,0 +1,2 @@
+"""Message bus of a job: the contract, an implementation over NATS JetStream, and one in memory."""
+

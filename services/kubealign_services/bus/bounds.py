@@ -1,13 +1,14 @@
-"""How much the bus keeps of each subject. Old messages make room for new ones: the checkpoint is the
-truth."""
+"""Retention bounds of each bus subject. Old messages make room for new ones: the checkpoint is the source of
+truth.
+"""
 
 from dataclasses import dataclass
 
 SUBJECTS = ("work", "rollouts", "scores", "refit", "refit-acks")
 
-# A step-load is what the algorithm has under way at once; twice that, so that a slow reader loses nothing.
+# A load is the number of messages in flight at once; twice that is kept, so that slow readers lose nothing.
 _LOADS = 2
-# Room for validation, whose size the step does not tell, and for what surrounds the tokens.
+# Minimum for validation, whose size is independent of the step, and overhead of a message besides its tokens.
 _LEAST_MESSAGES = 65_536
 _LEAST_BYTES = 64 << 20
 _ENVELOPE_BYTES = 4096
@@ -17,7 +18,7 @@ _BYTES_A_TOKEN = 32
 
 @dataclass(frozen=True)
 class Bounds:
-    """The most that one subject keeps."""
+    """Retention limits of one subject."""
 
     messages: int
     size_bytes: int
@@ -26,11 +27,14 @@ class Bounds:
 def bounds_for(
     groups: int, samples_per_group: int, sources: int, longest_sequence: int, score_bytes_a_token: int = 0
 ) -> dict[str, Bounds]:
-    """Bounds of every subject, for two full loads at least.
+    """Return the bounds of every subject, sized for at least two full loads.
 
-    groups: the most that are under way at once, (maxStaleness + 1) * promptsPerStep. sources: scorers of each
-    sample, rewards and reference. longest_sequence: tokens of prompt and response. score_bytes_a_token: where
-    a scorer says more of a token than a number."""
+    Args:
+        groups: Maximum number of groups in flight, (maxStaleness + 1) * promptsPerStep.
+        sources: Scorers of each sample: rewards and reference.
+        longest_sequence: Tokens of prompt and response.
+        score_bytes_a_token: Set when a scorer returns more than one number for each token.
+    """
     samples = groups * samples_per_group
     message = _ENVELOPE_BYTES + longest_sequence * _BYTES_A_TOKEN
     score = _ENVELOPE_BYTES + longest_sequence * max(_BYTES_A_TOKEN, score_bytes_a_token)

@@ -1,8 +1,8 @@
-"""Cancellation that is not lost.
+"""Guards against lost cancellations.
 
-`asyncio.wait_for` of Python 3.11 returns its result to a caller that is cancelled as the result comes
-(https://github.com/python/cpython/issues/86296), and nats-py uses it throughout: a loop around it would run
-for ever.
+`asyncio.wait_for` of Python 3.11 returns its result to a caller that is cancelled as the result arrives
+(https://github.com/python/cpython/issues/86296), and nats-py uses it throughout: a loop around it would
+never end.
 """
 
 import asyncio
@@ -14,15 +14,16 @@ T = TypeVar("T")
 
 
 class Heeded:
-    """A block at whose end a cancellation that came within it is raised, if what it awaited kept it to
-    itself."""
+    """Context manager that raises at its end a cancellation which arrived within the block and was swallowed
+    by an awaited call.
+    """
 
     def __enter__(self) -> Self:
         self._before = _cancellations()
         return self
 
     def check(self) -> None:
-        """Raises CancelledError if the task was cancelled since the block began."""
+        """Raise CancelledError when the task was cancelled since the block began."""
         if _cancellations() > self._before:
             raise asyncio.CancelledError
 
@@ -34,7 +35,9 @@ class Heeded:
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns. Raises TimeoutError after so many seconds; it is cancelled until it heeds it."""
+    """Return the result of `work`. Raises TimeoutError after `seconds`; `work` is then cancelled until it
+    ends.
+    """
     task = asyncio.create_task(work)
     try:
         await asyncio.wait({task}, timeout=seconds)
@@ -46,7 +49,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def end(task: asyncio.Task[Any]) -> None:
-    """Cancel it until it has ended."""
+    """Cancel a task repeatedly until it has ended."""
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=0.1)

@@ -1,7 +1,6 @@
-"""What every Bus does, as checks that any implementation can be held against: `for check in CHECKS: await
-check(make)`.
+"""Conformance checks for Bus implementations: `for check in CHECKS: await check(make)`.
 
-`make(name, ack_wait, bounds)` connects to one and the same bus each time it is called within a check.
+`make(name, ack_wait, bounds)` connects to the same bus each time it is called within a check.
 """
 
 import asyncio
@@ -27,19 +26,19 @@ Check = Callable[[Make], Awaitable[None]]
 
 async def members_of_a_consumer_share_and_consumers_do_not(make: Make) -> None:
     """Each message reaches one member of each consumer."""
-    bus, other = await make(), await make("two")
+    bus, second_bus = await make(), await make("two")
     for index in range(6):
         await bus.publish("rollouts", b"%d" % index, f"id-{index}")
     first = await bus.pull("rollouts", "reward-helpful", 4, 5.0)
-    second = await other.pull("rollouts", "reward-helpful", 4, 5.0)
+    second = await second_bus.pull("rollouts", "reward-helpful", 4, 5.0)
     assert texts(first) == ["0", "1", "2", "3"] and texts(second) == ["4", "5"], (texts(first), texts(second))
-    assert texts(await other.pull("rollouts", "reference", 10, 5.0)) == list("012345")
+    assert texts(await second_bus.pull("rollouts", "reference", 10, 5.0)) == list("012345")
     assert await bus.pull("work", "rollout", 1, 0.05) == []
 
 
 async def what_came_before_a_consumer_is_its_too(make: Make) -> None:
-    """A consumer that is first named later gets all that is kept, and what is acknowledged never comes
-    again."""
+    """A consumer named for the first time gets all retained messages, and acknowledged messages never return.
+    """
     bus = await make(ack_wait=0.5)
     await bus.publish("scores", b"early", "1")
     early = await bus.pull("scores", "driver", 8, 5.0)
@@ -50,8 +49,7 @@ async def what_came_before_a_consumer_is_its_too(make: Make) -> None:
 
 
 async def an_id_is_taken_once(make: Make) -> None:
-    """A second message with the same id is dropped, also after a purge; the same id on another subject is
-    another."""
+    """A second message with the same id is dropped, also after a purge; ids are separate for each subject."""
     bus = await make()
     await bus.publish("work", b"first", "1:g:0")
     await bus.publish("work", b"second", "1:g:0")
@@ -65,29 +63,31 @@ async def an_id_is_taken_once(make: Make) -> None:
 
 
 async def the_unsettled_comes_back(make: Make) -> None:
-    """After the acknowledgement wait, to another member, counted as a further attempt."""
-    bus, other = await make(ack_wait=1.0), await make("two", ack_wait=1.0)
+    """An unsettled delivery returns after the acknowledgement wait, to another member, with a higher attempt.
+    """
+    bus, second_bus = await make(ack_wait=1.0), await make("two", ack_wait=1.0)
     await bus.publish("work", b"item", "1")
     (lost,) = await bus.pull("work", "rollout", 1, 5.0)
-    assert await other.pull("work", "rollout", 1, 0.2) == []
-    (again,) = await other.pull("work", "rollout", 1, 10.0)
+    assert await second_bus.pull("work", "rollout", 1, 0.2) == []
+    (again,) = await second_bus.pull("work", "rollout", 1, 10.0)
     assert (again.data, lost.attempt, again.attempt) == (b"item", 1, 2)
 
 
 async def progress_keeps_it(make: Make) -> None:
-    """Work longer than the wait is not done twice as long as its worker says that it goes on."""
-    bus, other = await make(ack_wait=1.0), await make("two", ack_wait=1.0)
+    """Work longer than the acknowledgement wait is not redelivered while its worker reports progress."""
+    bus, second_bus = await make(ack_wait=1.0), await make("two", ack_wait=1.0)
     await bus.publish("work", b"long", "1")
     (delivery,) = await bus.pull("work", "rollout", 1, 5.0)
     for _ in range(4):
-        assert await other.pull("work", "rollout", 1, 0.4) == []
+        assert await second_bus.pull("work", "rollout", 1, 0.4) == []
         await delivery.in_progress()
     await delivery.ack()
-    assert await other.pull("work", "rollout", 1, 1.5) == []
+    assert await second_bus.pull("work", "rollout", 1, 1.5) == []
 
 
 async def given_back_and_rejected(make: Make) -> None:
-    """Retry brings it back, later if so asked; reject does not, for this consumer."""
+    """Retry redelivers a message, after a delay if requested; reject does not redeliver it to this consumer.
+    """
     bus = await make()
     await bus.publish("work", b"item", "1")
     (delivery,) = await bus.pull("work", "rollout", 1, 5.0)
@@ -105,47 +105,47 @@ async def given_back_and_rejected(make: Make) -> None:
 
 
 async def a_pull_waits_for_the_first_alone(make: Make) -> None:
-    """A pull of many returns with the first that comes, and takes nothing that comes after."""
-    bus, other = await make(), await make("two")
+    """A pull of many returns with the first message, and takes no later message."""
+    bus, second_bus = await make(), await make("two")
     pulling = asyncio.create_task(bus.pull("work", "rollout", 16, 30.0))
-    await other.publish("work", b"first", "1")
+    await second_bus.publish("work", b"first", "1")
     first = await asyncio.wait_for(pulling, 10.0)
-    await other.publish("work", b"second", "2")
+    await second_bus.publish("work", b"second", "2")
     assert texts(first) == ["first"]
-    assert texts(await other.pull("work", "rollout", 16, 5.0)) == ["second"]
+    assert texts(await second_bus.pull("work", "rollout", 16, 5.0)) == ["second"]
 
 
 async def many_wait_at_once(make: Make) -> None:
-    """Several pulls of one process wait side by side; each message reaches one of them."""
-    bus, other = await make(), await make("two")
+    """Several pulls of one process wait concurrently; each message reaches one of them."""
+    bus, second_bus = await make(), await make("two")
     pulls = [asyncio.create_task(bus.pull("work", "rollout", 4, 20.0)) for _ in range(4)]
-    await asyncio.gather(*(other.publish("work", b"%d" % index, str(index)) for index in range(40)))
-    found = [text for pull in pulls for text in texts(await pull)]
-    while more := await other.pull("work", "rollout", 16, 0.2):
-        found += texts(more)
-    assert sorted(found, key=int) == [str(index) for index in range(40)], found
+    await asyncio.gather(*(second_bus.publish("work", b"%d" % index, str(index)) for index in range(40)))
+    received = [text for pull in pulls for text in texts(await pull)]
+    while more := await second_bus.pull("work", "rollout", 16, 0.2):
+        received += texts(more)
+    assert sorted(received, key=int) == [str(index) for index in range(40)], received
 
 
 async def a_cancelled_pull_keeps_nothing(make: Make) -> None:
-    """What a pull was being given when it was cancelled goes to another at once, not after the wait."""
-    bus, other = await make(), await make("two")
+    """The messages of a cancelled pull go to another member at once, without the acknowledgement wait."""
+    bus, second_bus = await make(), await make("two")
     assert await bus.pull("work", "rollout", 1, 0.05) == []
     for round_ in range(10):
         pulling = asyncio.create_task(bus.pull("work", "rollout", 1, 30.0))
         await asyncio.sleep(0.01)
-        publishing = asyncio.create_task(other.publish("work", b"%d" % round_, str(round_)))
+        publishing = asyncio.create_task(second_bus.publish("work", b"%d" % round_, str(round_)))
         await asyncio.sleep(0.0002 * round_)
         pulling.cancel()
         (result,) = await asyncio.gather(pulling, return_exceptions=True)
         await publishing
-        deliveries = result if isinstance(result, list) else await other.pull("work", "rollout", 1, 10.0)
+        deliveries = result if isinstance(result, list) else await second_bus.pull("work", "rollout", 1, 10.0)
         assert texts(deliveries) == [str(round_)]
         await deliveries[0].ack()
 
 
 async def a_cancelled_loop_ends(make: Make) -> None:
-    """Whenever the cancellation comes: a pull or a publish that just succeeds does not swallow it."""
-    bus, other = await make(), await make("two")
+    """A pull or publish that succeeds at the moment of a cancellation does not swallow the cancellation."""
+    bus, second_bus = await make(), await make("two")
     await bus.publish("work", b"", "first")
 
     async def pump() -> None:
@@ -155,7 +155,7 @@ async def a_cancelled_loop_ends(make: Make) -> None:
 
     async def flood(name: int) -> None:
         for index in itertools.count():
-            await other.publish("work", b"x", f"{name}-{index}")
+            await second_bus.publish("work", b"x", f"{name}-{index}")
 
     for turn in range(40):
         loops = [asyncio.create_task(pump()), asyncio.create_task(flood(turn))]
@@ -167,27 +167,27 @@ async def a_cancelled_loop_ends(make: Make) -> None:
 
 
 async def the_newest_is_kept_for_late_joiners(make: Make) -> None:
-    """`refit` keeps one message; whoever comes late gets it, and then each newer one."""
-    bus, other = await make(), await make("two")
+    """`refit` keeps one message; a late follower gets it, and then each newer one."""
+    bus, second_bus = await make(), await make("two")
     await bus.publish("refit", b"v1", "1")
     await bus.publish("refit", b"v2", "2")
     seen: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def follow() -> None:
-        async for data in other.latest("refit"):
+        async for data in second_bus.latest("refit"):
             seen.put_nowait(data)
 
     following = asyncio.create_task(follow())
     assert await asyncio.wait_for(seen.get(), 10.0) == b"v2"
     await bus.publish("refit", b"v3", "3")
     assert await asyncio.wait_for(seen.get(), 10.0) == b"v3"
-    await other.close()
+    await second_bus.close()
     await asyncio.wait_for(following, 10.0)
     assert seen.empty()
 
 
 async def a_follower_can_leave(make: Make) -> None:
-    """Leaving the iteration ends it; another can follow on the same connection."""
+    """Closing the iterator ends it; another follower can start on the same connection."""
     bus = await make()
     await bus.publish("refit", b"v1", "1")
     for _ in range(2):
@@ -196,7 +196,7 @@ async def a_follower_can_leave(make: Make) -> None:
 
 
 async def bounds_hold(make: Make) -> None:
-    """The oldest messages make room for new ones."""
+    """The oldest messages are removed to make room for new ones."""
     bounds = {"work": Bounds(messages=3, size_bytes=1 << 20), "scores": Bounds(1000, size_bytes=4096)}
     bus = await make(bounds=bounds)
     for index in range(5):
@@ -204,18 +204,18 @@ async def bounds_hold(make: Make) -> None:
     assert texts(await bus.pull("work", "rollout", 8, 5.0)) == ["2", "3", "4"]
     for index in range(8):
         await bus.publish("scores", bytes(1024), str(index))
-    kept = await bus.pull("scores", "driver", 8, 5.0)
-    assert 1 <= len(kept) <= 4, len(kept)
+    remaining = await bus.pull("scores", "driver", 8, 5.0)
+    assert 1 <= len(remaining) <= 4, len(remaining)
 
 
 async def purged_is_gone(make: Make) -> None:
-    """For every consumer; what comes after is delivered."""
+    """A purge removes messages for every consumer; later messages are delivered."""
     bus = await make()
     await bus.publish("rollouts", b"old", "1")
     await bus.publish("scores", b"other", "1")
-    (held,) = await bus.pull("rollouts", "driver", 1, 5.0)
+    (delivery,) = await bus.pull("rollouts", "driver", 1, 5.0)
     await bus.purge("rollouts")
-    await held.retry()
+    await delivery.retry()
     assert await bus.pull("rollouts", "driver", 1, 0.2) == []
     assert await bus.pull("rollouts", "reward", 1, 0.2) == []
     await bus.publish("rollouts", b"new", "2")
@@ -224,7 +224,8 @@ async def purged_is_gone(make: Make) -> None:
 
 
 async def sizes_are_checked(make: Make) -> None:
-    """The largest message goes through whole; one byte more is refused, with both sizes."""
+    """The largest allowed message arrives complete; one byte more is refused, with both sizes in the error.
+    """
     bus = await make(bounds={"work": Bounds(messages=4, size_bytes=64 << 20)})
     largest = bytes(bus.max_payload)
     await bus.publish("work", largest, "x" * 200)
@@ -235,18 +236,19 @@ async def sizes_are_checked(make: Make) -> None:
     except PayloadTooLarge as error:
         assert str(bus.max_payload) in str(error) and str(bus.max_payload + 1) in str(error), error
     else:
-        raise AssertionError("a message above max_payload was taken")
+        raise AssertionError("a message above max_payload was accepted")
 
 
 async def misuse_is_told(make: Make) -> None:
-    """An unknown subject names the known ones; a closed bus says so; closing ends a pull that waits."""
+    """An unknown subject is refused with the known ones; a closed bus says so; closing ends a waiting pull.
+    """
     bus = await make()
     try:
         await bus.publish("rollout", b"", "1")
     except ValueError as error:
         assert "'rollout'" in str(error) and "rollouts" in str(error), error
     else:
-        raise AssertionError("an unknown subject was taken")
+        raise AssertionError("an unknown subject was accepted")
     waiting = asyncio.create_task(bus.pull("work", "rollout", 1, 60.0))
     await asyncio.sleep(0.1)
     await bus.close()

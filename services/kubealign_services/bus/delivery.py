@@ -1,4 +1,4 @@
-"""A message pulled from JetStream, to be settled once."""
+"""Delivery of a JetStream message, to be settled once."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -8,10 +8,13 @@ from nats.aio.msg import Msg
 
 
 class JetStreamDelivery:
-    """Settling it twice does nothing; settling it without a server is no error: it comes back.
+    """A pulled JetStream message. Settling it twice has no effect; settling it without a server is no error,
+    as the message is redelivered.
 
-    there: whether the server still keeps what this was delivered from. Another store counts its messages
-    from 1 again, and would take this one's number for another message's."""
+    Args:
+        is_current: Returns False once the server has lost the stream of this message. A new stream numbers
+            its messages from 1 again, so an acknowledgement would settle another message.
+    """
 
     def __init__(self, message: Msg, there: Callable[[], bool]) -> None:
         self._there = there
@@ -33,16 +36,16 @@ class JetStreamDelivery:
     async def retry(self, delay: float = 0.0) -> None:
         await self._settle(lambda: self._message.nak(delay=delay or None))
 
-    async def _settle(self, how: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _settle(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self._settled:
             self._settled = True
             if self._there():
-                await _sent(how())
+                await _sent(send())
 
 
 async def _sent(sending: Coroutine[Any, Any, None]) -> None:
-    """Sent now, or with the next connection. A message whose acknowledgement is lost comes back: that is no
-    error."""
+    """Send now, or with the next connection. A lost acknowledgement is no error: the message is redelivered.
+    """
     try:
         await sending
     except (nats.errors.ConnectionClosedError, nats.errors.OutboundBufferLimitError):

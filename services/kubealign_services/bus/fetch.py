@@ -1,10 +1,10 @@
-"""One pull from a JetStream consumer: what is there now, or else the first that comes, and nothing left
-behind.
+"""One pull request to a JetStream consumer: returns the messages available now, or else the first that
+arrives, and leaves no request behind.
 
-A lingering request for several messages would go on collecting for a worker that is busy with the first. One
-that both waits and says that it does not (no_wait with expires) ends with the first message and with what is
-there beside it. What the server answers, by status header: 404 none now, or no more; 408 none came in time,
-or others who wait get what there is; 409 refused, 503 no such consumer
+A lingering request for several messages would go on collecting for a worker that is busy with the first. A
+request that both waits and does not (no_wait with expires) ends with the first message and those available
+with it. The server answers, by status header: 404 none now, or no more; 408 none in time, or other waiting
+requests took the rest; 409 refused, 503 no such consumer
 (https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-13.md).
 """
 
@@ -22,22 +22,25 @@ from nats.aio.subscription import Subscription
 
 from kubealign_services.bus.cancellation import Heeded
 
-# The server answers a request that does not wait at once; when this much has passed, the answer was lost.
+# The server answers a request without waiting at once; after this time the answer counts as lost.
 _ANSWER_SECONDS = 5.0
 _NOTHING = ("404", "408")
-# What the server was sending as it was told to stop comes after its word that it did (seen: 1.3 ms, on a busy
-# machine); so long it is listened for.
+# Messages in flight at the unsubscribe arrive after its confirmation (measured: 1.3 ms, on a busy machine);
+# they are received for this long.
 _LATE_SECONDS = 0.5
 
 
 class ConsumerMissing(Exception):
-    """The server has no such consumer (any more, or yet), or turned the request down."""
+    """The server does not have the consumer, or refused the request."""
 
 
 class Fetch:
-    """One pull. `lost` may be called while it runs: then it ends with what it has.
+    """One pull request. `on_disconnect` may be called while it runs; the pull then ends with the messages
+    received.
 
-    `spawn` runs what is left to do after the end."""
+    Args:
+        spawn: Runs cleanup in the background after the end.
+    """
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Fetch:
         # None: the connection was lost.
         self._arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._over = False
-        # Messages that the server may still send for the last request.
+        # Number of messages that the server may still send for the last request.
         self._owed = 0
         self._nothing_owed = asyncio.Event()
 
@@ -61,9 +64,10 @@ class Fetch:
         self._arrived.put_nowait(None)
 
     async def run(self, count: int, timeout: float) -> list[Msg]:
-        """Up to `count` messages; the first is waited for up to `timeout` seconds.
+        """Return up to `count` messages; wait up to `timeout` seconds for the first.
 
-        Raises ConsumerMissing, nats.errors.Error."""
+        Raises ConsumerMissing, nats.errors.Error.
+        """
         messages: list[Msg] = []
         returned = False
         with Heeded() as cancellation:
@@ -85,8 +89,8 @@ class Fetch:
             return messages
 
     async def _leave(self, subscription: Subscription) -> None:
-        """What is still on its way is given back as it arrives."""
-        # nats-py's own drain listens until the server has said that it stopped, and no longer.
+        """Return messages that are still in flight as they arrive, then unsubscribe."""
+        # nats-py's own drain stops receiving as soon as the server confirms the unsubscribe.
         await self._client._send_unsubscribe(subscription._id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LATE_SECONDS):
@@ -94,8 +98,9 @@ class Fetch:
         await subscription.drain()  # type: ignore[no-untyped-call]
 
     async def _request(self, messages: list[Msg], count: int, wait: float) -> bool:
-        """Ask for `count` and add what comes, of which the first is waited for; False: the connection
-        went."""
+        """Request `count` messages and add those that arrive, waiting for the first. Returns False when the
+        connection was lost.
+        """
         request: dict[str, Any] = {"batch": count, "no_wait": True}
         if wait > 0:
             request["expires"] = max(1, int(wait * 1e9))
@@ -139,7 +144,7 @@ class Fetch:
                 self._spawn(_nak(message))
 
     def _carries(self, message: Msg) -> bool:
-        """Whether it is of the stream, and not what the server says of the request."""
+        """Return True for a message of the stream, False for a status of the request."""
         return message.subject != self._inbox
 
 
@@ -147,5 +152,5 @@ async def _nak(message: Msg) -> None:
     try:
         await message.nak()
     except nats.errors.Error:
-        # Without a connection it comes back by itself, after the acknowledgement wait.
+        # Without a connection the message is redelivered after the acknowledgement wait.
         return

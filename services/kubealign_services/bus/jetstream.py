@@ -1,5 +1,6 @@
-"""The bus over NATS JetStream: one stream a subject, durable consumers that workers share, restarts ridden
-out."""
+"""Bus over NATS JetStream: one stream for each subject, durable consumers shared by workers, and retries
+across server restarts.
+"""
 
 import asyncio
 import time
@@ -22,22 +23,22 @@ from kubealign_services.bus.losses import Losses
 from kubealign_services.bus.memory import too_large, unknown_subject
 from kubealign_services.bus.streams import Streams
 
-#: What a process held when it died goes to another one after so long. Whoever works longer says so.
+#: Deliveries of a process that died are redelivered after this time. Longer work extends the deadline.
 ACK_WAIT_SECONDS = 10.0
 
-# Of one attempt; the publisher's deadline spans many.
+# Timeout of one attempt; the publisher's deadline spans several.
 _ATTEMPT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
 _IN_FLIGHT = 64
-# What the server counts as payload besides ours: the headers with the message id.
+# Bytes that the server counts as payload besides the data: the headers with the message id.
 _HEADER_BYTES = 1024
 _LATEST_SECONDS = 30.0
-# A follower of the newest message that has gone is forgotten after this.
+# The server removes the consumer of a vanished `latest` follower after this time.
 _FOLLOWER_SECONDS = 300.0
 
 
 class JetStreamBus:
-    """One job's bus. Make one with `connect`."""
+    """Bus of one job. Create with `connect`."""
 
     def __init__(
         self, link: Link, max_payload: int, ack_wait: float, publish_timeout: float, dedup_window: float
@@ -68,9 +69,17 @@ class JetStreamBus:
     ) -> Self:
         """Connect to the job's server as process `name`.
 
-        bounds: what each subject keeps, applied by whoever comes first. ack_wait, dedup_window: seconds.
-        publish_timeout: seconds that `publish`, `purge` and the like go on trying. timeout: of the
-        connection. Raises BusUnavailable; FileNotFoundError for a missing certificate."""
+        Args:
+            bounds: Retention bounds of each subject, applied by the first process that connects.
+            ack_wait: Seconds until an unsettled delivery is redelivered.
+            publish_timeout: Seconds for which `publish`, `purge` and the like are retried.
+            dedup_window: Seconds for which message ids are remembered.
+            timeout: Seconds for the connection.
+
+        Raises:
+            BusUnavailable: The server did not accept a connection in time.
+            FileNotFoundError: A certificate file is missing.
+        """
         bus: Self
 
         def lost() -> None:
@@ -98,7 +107,7 @@ class JetStreamBus:
             async with asyncio.timeout(self._publish_timeout):
                 await self._in_flight.acquire()
         except TimeoutError:
-            raise self._gave_up(what, f"{_IN_FLIGHT} others were under way") from None
+            raise self._gave_up(what, f"{_IN_FLIGHT} other messages were in flight") from None
         try:
             await self._until_done(what, deadline, attempt)
         finally:
@@ -115,10 +124,10 @@ class JetStreamBus:
             max_deliver=-1,
         )
         messages = await self._fetch(subject, consumer, config, count, timeout)
-        lost = self._losses.count(subject)
+        loss_count = self._losses.count(subject)
 
         def there() -> bool:
-            return self._losses.count(subject) == lost
+            return self._losses.count(subject) == loss_count
 
         return [JetStreamDelivery(message, there) for message in messages]
 
@@ -140,7 +149,7 @@ class JetStreamBus:
                     continue
                 newest = messages[-1].metadata
                 mark = (newest.sequence.stream, newest.timestamp)
-                # After a restart of the server a new follower meets the last message again.
+                # After a restart of the server a new consumer delivers the last message again.
                 if mark != seen:
                     seen = mark
                     yield messages[-1].data
@@ -164,12 +173,12 @@ class JetStreamBus:
     async def close(self) -> None:
         if self._link.closed:
             return
-        # Pulls in progress end before the connection does, so that what they were being sent is given back.
+        # End pulls before the connection, so that their messages in flight are returned.
         self._link.closed = True
         self._lost()
         await self._losses.end()
         deadline = time.monotonic() + _ATTEMPT_SECONDS
-        # What is given back is a task that another one begins.
+        # Tasks may spawn further tasks that return messages.
         while self._tasks and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(self._tasks, timeout=left)
         await self._link.close()
@@ -198,7 +207,7 @@ class JetStreamBus:
             except ConsumerMissing:
                 self._streams.doubt()
             except (nats.errors.Error, OSError):
-                # Not connected, or JetStream is not up yet.
+                # Not connected, or JetStream has not started yet.
                 pass
             if timeout <= 0:
                 return []
@@ -215,7 +224,7 @@ class JetStreamBus:
     async def _until_done(
         self, what: str, deadline: float, attempt: Callable[[JetStreamContext], Awaitable[None]]
     ) -> None:
-        """Try until it succeeds. Raises BusUnavailable when the deadline passes, with the last reason."""
+        """Retry until the attempt succeeds. Raises BusUnavailable at the deadline, with the last reason."""
         reason = "not connected"
         while (left := deadline - time.monotonic()) > 0:
             if self._link.closed:
@@ -229,7 +238,7 @@ class JetStreamBus:
                         return await attempt(context)
             except (nats.errors.Error, OSError) as error:
                 if isinstance(error, nats.js.errors.Error):
-                    # The stream may be gone with the server's store.
+                    # The stream may have been lost with the server's store.
                     self._streams.doubt()
                     reason = str(error)
                 elif self._link.connected.is_set():
@@ -246,7 +255,7 @@ class JetStreamBus:
         try:
             await self._link.client.jetstream(timeout=_ATTEMPT_SECONDS).delete_consumer(subject, consumer)
         except (nats.errors.Error, OSError):
-            # The server forgets it by itself.
+            # The server removes the consumer by itself.
             return
 
     def _lost(self) -> None:
@@ -261,7 +270,7 @@ class JetStreamBus:
 
 
 async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
-    """Cleaning up needs a connection; without one there is nothing to clean."""
+    """Ignore connection errors of cleanup work: without a connection nothing has to be cleaned up."""
     try:
         await work
     except (nats.errors.Error, OSError):

@@ -1,4 +1,4 @@
-"""Long work on a delivery: tell the bus, as long as it lasts, that it is in good hands."""
+"""Extends the acknowledgement deadline of deliveries while they are processed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -9,7 +9,7 @@ from kubealign_services.bus.contract import Delivery
 
 @asynccontextmanager
 async def in_hand(deliveries: Sequence[Delivery], ack_wait: float) -> AsyncIterator[None]:
-    """While the block runs, each delivery's acknowledgement wait begins anew every third of it."""
+    """Extend the acknowledgement deadline of each delivery every third of `ack_wait` while the block runs."""
 
     async def remind() -> None:
         while True:

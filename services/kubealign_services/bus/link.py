@@ -1,4 +1,4 @@
-"""One lasting connection to the NATS server: it comes back by itself, and says when it is away."""
+"""Persistent connection to the NATS server that reconnects by itself and reports disconnects."""
 
 import asyncio
 import logging
@@ -19,13 +19,15 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _CLOSE_SECONDS = 2
-# nats-py waits without a deadline for a flush once this much is unsent; what is in flight is bounded
-# elsewhere.
+# nats-py waits without a timeout for a flush above this many unsent bytes; messages in flight are limited by
+# JetStreamBus instead.
 _NEVER_FLUSH_BYTES = 1 << 40
 
 
 class Link:
-    """`connected` is set while there is a connection; `lost` is called each time that it goes."""
+    """Connection to the NATS server. `connected` is set while the connection is up; `on_disconnect` is called
+    each time it is lost.
+    """
 
     def __init__(self, access: NatsAccess, tls: TlsFiles, name: str, lost: Callable[[], None]) -> None:
         self.address = urlsplit(access.url).netloc
@@ -40,14 +42,13 @@ class Link:
 
     @property
     def client(self) -> nats.aio.client.Client:
-        """The connection of this moment. Raises BusUnavailable when there is none, or none any more."""
+        """The present NATS client. Raises BusUnavailable when the connection is not open yet, or closed."""
         if self.closed or self._client is None:
             raise BusUnavailable(f"the connection to the bus at {self.address} is closed")
         return self._client
 
     async def open(self, timeout: float) -> None:
-        """Connect. Raises BusUnavailable when that takes longer than `timeout` seconds, with the last
-        reason."""
+        """Connect. Raises BusUnavailable after `timeout` seconds, with the last errors."""
         failures: list[str] = []
         try:
             await within(timeout, self._dial(failures))
@@ -65,16 +66,16 @@ class Link:
         if client is not None and not client.is_closed:
             try:
                 if client.is_connected:
-                    # So that the last acknowledgements are not lost.
+                    # Flush, so that the last acknowledgements are not lost.
                     await client.flush(timeout=_CLOSE_SECONDS)
                 else:
-                    # nats-py would write what is unsent to a connection that is gone, and fail at it.
+                    # nats-py would write unsent data to the lost connection, and fail.
                     client._pending.clear()
                     client._pending_data_size = 0
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await client.close()
             except (nats.errors.Error, OSError) as error:
-                log.debug("the connection to the bus ended badly", extra={"error": _reason(error)})
+                log.debug("closing the bus connection failed", extra={"error": _reason(error)})
         self.connected.clear()
 
     async def _dial(self, failures: list[str]) -> None:
@@ -86,7 +87,7 @@ class Link:
                     user=self._access.user,
                     password=self._access.password,
                     tls=self._tls,
-                    # The first connection is retried here: nats-py would do so in a loop without a pause.
+                    # The first connection is retried here: nats-py would retry in a loop without a pause.
                     allow_reconnect=True,
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=_RETRY_SECONDS,
@@ -117,15 +118,16 @@ class Link:
         self._lost()
 
     def _see_to_it(self, reconnecting: asyncio.Task[None]) -> None:
-        """nats-py stops trying, without a word, at an error that it does not expect."""
+        """Connect again when nats-py has stopped reconnecting: it gives up silently at an unexpected error.
+        """
         client = self._client
         if self.closed or client is None or client.is_connected or client.is_closed:
             return
         if client._reconnection_task is not reconnecting:
-            # It was connected, and is at it once more.
+            # The client reconnected and is reconnecting once more.
             return
         cause = None if reconnecting.cancelled() else reconnecting.exception()
-        log.warning("the bus client gave up; connecting anew", extra={"cause": repr(cause)})
+        log.warning("the bus client gave up; connecting again", extra={"cause": repr(cause)})
         self._redial = asyncio.create_task(self._dial([]))
 
     async def _on_back(self) -> None:
@@ -136,13 +138,13 @@ class Link:
         self.connected.clear()
         self._lost()
         if not self.closed and self._client is not None:
-            # The server refused us (a slow reader, say): nats-py gives such a connection up for good.
-            log.warning("the bus closed the connection; connecting anew", extra={"address": self.address})
+            # The server closed the connection (a slow reader, say): nats-py does not reconnect in that case.
+            log.warning("the bus closed the connection; connecting again", extra={"address": self.address})
             self._redial = asyncio.create_task(self._dial([]))
 
 
 def _keep(failures: list[str]) -> Callable[[Exception], Awaitable[None]]:
-    """Collects what goes wrong, each thing once."""
+    """Return an error callback that collects each distinct error once."""
 
     async def keep(error: Exception) -> None:
         reason = _reason(error)

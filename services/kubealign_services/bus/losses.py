@@ -1,4 +1,4 @@
-"""Which subjects a server has lost, by the birth of their stores."""
+"""Detects streams that a server has lost, by the creation times of the streams."""
 
 import asyncio
 from collections import Counter
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Losses:
-    """Told when each subject's store was made; tells those who follow when it is another than before."""
+    """Records the creation time of each subject's stream and notifies followers when it changes."""
 
     def __init__(self) -> None:
         self._births: dict[str, Any] = {}
@@ -16,30 +16,30 @@ class Losses:
         self._over = False
 
     async def born(self, subject: str, birth: object) -> None:
-        """The subject's store, as it is now, was made at that time."""
+        """Record the creation time of the subject's present stream."""
         before = self._births.setdefault(subject, birth)
         if birth != before:
             self._births[subject] = birth
             await self.lost(subject)
 
     async def lost(self, subject: str) -> None:
-        """What the subject's store held is gone."""
+        """Record that the stored messages of the subject were lost."""
         self._counts[subject] += 1
         async with self._change:
             self._change.notify_all()
 
     def count(self, subject: str) -> int:
-        """How often the subject was lost."""
+        """Return how often the subject was lost."""
         return self._counts[subject]
 
     async def end(self) -> None:
-        """Whoever follows has seen the last."""
+        """End all followers."""
         self._over = True
         async with self._change:
             self._change.notify_all()
 
     def follow(self, subject: str) -> AsyncIterator[None]:
-        """One item for the losses since the last one, or since this call."""
+        """Yield once for the losses since the last item, or since this call."""
         return self._after(subject, self._counts[subject])
 
     async def _after(self, subject: str, seen: int) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""The bus within one process: the same behaviour as JetStream, for tests and for parts that run alone."""
+"""In-memory bus with the behaviour of JetStream, for tests and single-process runs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -32,10 +32,14 @@ class _Stream:
 
 
 class MemoryBus:
-    """One job's bus, in memory.
+    """Bus of one job, in memory.
 
-    max_payload: bytes. ack_wait, dedup_window: seconds. bounds: of every subject; default as for a small
-    job."""
+    Args:
+        max_payload: Bytes.
+        ack_wait: Seconds.
+        dedup_window: Seconds.
+        bounds: Bounds of every subject; the default suits a small job.
+    """
 
     def __init__(
         self,
@@ -54,7 +58,7 @@ class MemoryBus:
         self._closed = False
 
     def another(self, ack_wait: float | None = None) -> "MemoryBus":
-        """A second connection to the same bus, closed by itself."""
+        """Return a second connection to the same bus, which is closed separately."""
         bus = MemoryBus(self.max_payload, self.ack_wait if ack_wait is None else ack_wait, self._dedup_window)
         bus._streams = self._streams
         bus._change = self._change
@@ -62,7 +66,7 @@ class MemoryBus:
         return bus
 
     async def lose(self) -> None:
-        """Become empty, as a server that comes back with another store."""
+        """Drop all messages, as a server that restarts with an empty store does."""
         for subject, stream in self._streams.items():
             await self.purge(subject)
             stream.seen.clear()
@@ -87,7 +91,7 @@ class MemoryBus:
         while len(stream.messages) > stream.bounds.messages or stream.size_bytes > stream.bounds.size_bytes:
             self._forget(stream, next(iter(stream.messages)))
         await self._notify()
-        # A turn for the others, as with a server.
+        # Let other tasks run, as a round trip to a server would.
         await asyncio.sleep(0)
 
     async def pull(self, subject: str, consumer: str, count: int, timeout: float) -> list[Delivery]:
@@ -101,14 +105,14 @@ class MemoryBus:
         async with self._change:
             while not self._closed:
                 now = loop.time()
-                taken: list[Delivery] = []
+                deliveries: list[Delivery] = []
                 for sequence, message in sorted(pending.items()):
-                    if message.due <= now and len(taken) < count:
+                    if message.due <= now and len(deliveries) < count:
                         message.due = now + self.ack_wait
                         message.attempts += 1
-                        taken.append(_MemoryDelivery(self, pending, sequence, message))
-                if taken:
-                    return taken
+                        deliveries.append(_MemoryDelivery(self, pending, sequence, message))
+                if deliveries:
+                    return deliveries
                 if now >= deadline:
                     return []
                 wake = min([deadline, *(message.due for message in pending.values())])
@@ -198,10 +202,10 @@ class _MemoryDelivery:
 
 
 def too_large(subject: str, size: int, limit: int) -> str:
-    """The text of PayloadTooLarge."""
-    return f"a message on {subject} has {size} bytes: the bus takes {limit} at most"
+    """Return the text of PayloadTooLarge."""
+    return f"a message on {subject} has {size} bytes: the bus accepts at most {limit}"
 
 
 def unknown_subject(subject: str, known: Mapping[str, object]) -> str:
-    """The text of the error for a subject that the bus does not have."""
+    """Return the error text for a subject that the bus does not have."""
     return f"the bus has no subject {subject!r}; there are {', '.join(sorted(known))}"

@@ -1,7 +1,9 @@
-"""The job's NATS server in a container: `python -m kubealign_services.bus.nats_pod`.
+"""Container entry point of the job's NATS server: `python -m
+kubealign_services.messaging.jetstream.nats_entrypoint`.
 
-Whoever deletes the pod while it begins would wait for the whole grace period: the kernel drops signals that a
-container's first process does not handle, and what the start needs takes a second or more to import.
+Handles SIGTERM before the slow imports: the kernel drops signals that a container's first process does not
+handle, and the imports take a second or more, so a pod deleted meanwhile would wait for the whole grace
+period.
 """
 
 import importlib
@@ -15,7 +17,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Become the server; until then a SIGTERM ends the process."""
+    """Run the server in this process; until it has started, SIGTERM ends the process."""
     signal.signal(signal.SIGTERM, _stop)
     importlib.import_module("kubealign_services.bus.nats_start").main()
 

@@ -1,4 +1,4 @@
-"""Becoming the job's NATS server in a container, with a configuration from what is mounted."""
+"""Starts the job's NATS server in a container, configured from the mounted files."""
 
 import logging
 import os
@@ -18,8 +18,9 @@ log = logging.getLogger(__name__)
 
 
 def main(mounts: Mounts | None = None, port: int = NATS_PORT) -> NoReturn:
-    """Become the server. Where that cannot begin, exit with PERMANENT and the cause in the termination
-    file."""
+    """Replace this process by the server. On a failure exit with PERMANENT and write the cause to the
+    termination message.
+    """
     mounts = mounts or Mounts()
     try:
         command = _command(mounts, port)
@@ -39,7 +40,7 @@ def _command(mounts: Mounts, port: int) -> list[str]:
         tls=mounts.tls,
         store=mounts.nats_data,
     )
-    # In memory: it holds the password.
+    # Written to a memory volume, because the file holds the password.
     path = mounts.runtime / "nats.conf"
     config.write(path)
     return [str(find_nats()), "-c", str(path)]

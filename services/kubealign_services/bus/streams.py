@@ -1,5 +1,4 @@
-"""The streams and consumers of a server, made by whoever needs them first, and again when the server has lost
-them."""
+"""Creates the streams and consumers of a server on first use, and again when the server has lost them."""
 
 from collections.abc import Mapping
 
@@ -13,28 +12,29 @@ _OTHER_CONFIGURATION = 10058
 
 
 class Streams:
-    """What is known to be there since the connection was made. `losses` is told of streams that are not the
-    ones of before."""
+    """Streams and consumers that exist on the server, as far as checked since the last connect. Reports
+    recreated streams to the loss tracker.
+    """
 
     def __init__(self, losses: Losses, dedup_window: float) -> None:
         self.bounds: Mapping[str, Bounds] = {}
         self._losses = losses
         self._dedup_window = dedup_window
-        # Subjects, and consumers as SUBJECT.NAME.
+        # Existing streams by subject, and consumers as SUBJECT.NAME.
         self._there: set[str] = set()
         self._connections = 0
 
     def reconnecting(self) -> None:
-        """The connection is lost: who knows what there is at the end of the next."""
+        """Forget all checks after a lost connection: the next server may have other streams."""
         self._connections += 1
         self.doubt()
 
     def doubt(self) -> None:
-        """Something was not there: look again."""
+        """Forget all checks, so that streams and consumers are created again."""
         self._there.clear()
 
     async def stream(self, context: JetStreamContext, subject: str) -> None:
-        """See to the subject's stream. Raises nats.errors.Error."""
+        """Create the subject's stream unless it exists. Raises nats.errors.Error."""
         if subject in self._there:
             return
         limit = self.bounds[subject]
@@ -52,19 +52,21 @@ class Streams:
         try:
             stream = await context.add_stream(config)
         except nats.js.errors.BadRequestError as error:
-            # Whoever came first has set it up, with bounds of its own.
+            # Another process has created the stream, with its own bounds.
             if error.err_code != _OTHER_CONFIGURATION:
                 raise
             stream = await context.stream_info(subject)
         if connection == self._connections:
-            # Else this is the answer of a server that may be no more.
+            # Otherwise the answer came from an earlier connection, whose server may have been replaced.
             self._there.add(subject)
             await self._losses.born(subject, stream.created)
 
     async def consumer(
         self, context: JetStreamContext, subject: str, name: str, config: api.ConsumerConfig
     ) -> None:
-        """See to a consumer of the subject's stream, and to the stream. Raises nats.errors.Error."""
+        """Create a consumer of the subject's stream, and the stream, unless they exist. Raises
+        nats.errors.Error.
+        """
         await self.stream(context, subject)
         key = f"{subject}.{name}"
         if key in self._there:

@@ -1,1 +1,1 @@
-"""Measuring, in one process, what the parts of a job's step take on this machine."""
+"""Calibration: measures the parts of a job's step on this machine, in one process."""

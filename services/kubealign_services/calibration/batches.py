@@ -1,4 +1,4 @@
-"""A batch of the shape of a step's, with responses that nobody has sampled."""
+"""A synthetic batch with the shape of a step's batch and random responses."""
 
 import torch
 
@@ -12,17 +12,18 @@ _SEED = 20_261
 def made_batch(
     prompts: list[list[int]], lengths: list[int], samples: int, vocabulary: int, job: AlignmentJob
 ) -> Batch:
-    """One sequence for each length, `samples` of one prompt side by side, with the columns of a sampled batch
-    whose rewards are combined (see `driver.assembly`). Tokens, log-probabilities and rewards are random."""
+    """Build a batch with one sequence for each length, `samples` consecutive ones per prompt, and the columns
+    of a sampled batch with combined rewards. Tokens, log-probabilities and rewards are random.
+    """
     generator = torch.Generator().manual_seed(_SEED)
     algorithm, rollout = job.spec.algorithm.value, job.spec.rollout
     sequences, mask = [], []
-    for place, length in enumerate(lengths):
-        prompt = prompts[place // samples % len(prompts)]
+    for index, length in enumerate(lengths):
+        prompt = prompts[index // samples % len(prompts)]
         response = torch.randint(vocabulary, (length,), generator=generator).tolist()
         sequences.append([*prompt, *response])
         mask += [0] * len(prompt) + [1] * length
-    batch = pack(sequences, [f"0/{place // samples}#{place % samples}" for place in range(len(lengths))])
+    batch = pack(sequences, [f"0/{index // samples}#{index % samples}" for index in range(len(lengths))])
     total, count = len(batch.tokens), len(batch)
     loss_mask = torch.tensor(mask, dtype=torch.uint8)
     logprobs = torch.where(loss_mask.bool(), -torch.rand(total, generator=generator) - 1.0, 0.0)
@@ -49,7 +50,7 @@ def made_batch(
 
 
 def some_groups(lengths: list[int], samples: int, groups: int) -> list[int]:
-    """Lengths of a part of a step that is like the whole: groups at even distances in their order."""
-    whole = len(lengths) // samples
-    picked = [int((i + 0.5) * whole / groups) for i in range(groups)]
+    """Return the lengths of a representative part of a step: groups at even distances."""
+    total = len(lengths) // samples
+    picked = [int((i + 0.5) * total / groups) for i in range(groups)]
     return [length for group in picked for length in lengths[group * samples : (group + 1) * samples]]

@@ -1,22 +1,23 @@
-"""Seconds that a measurement may take."""
+"""Time budget of a measurement."""
 
 import time
 from collections.abc import Callable
 
 
 class Budget:
-    """From now on."""
+    """A time budget that starts now."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.perf_counter() + seconds
 
     @property
     def left(self) -> float:
+        """Seconds left; negative once the budget is spent."""
         return self._end - time.perf_counter()
 
 
 def timed(action: Callable[[], object]) -> float:
-    """Seconds."""
-    begun = time.perf_counter()
+    """Return the seconds that the action takes."""
+    started = time.perf_counter()
     action()
-    return time.perf_counter() - begun
+    return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""How long an engine's passes take, by the number of sequences that run."""
+"""Measures an engine's passes by the number of running sequences."""
 
 import math
 import time
@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from kubealign_services.calibration.budget import Budget
 from kubealign_services.generation.contract import GenerationRequest, RolloutEngine, SamplingParameters
 
-#: Passes of one measurement, after one that warms up.
+#: Smallest and largest number of passes of one measurement, after a warm-up pass.
 _FEWEST, _MOST = 2, 12
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """passes: (sequences running, seconds of a pass), ascending. prompt_tokens_per_second: of prompts."""
+    """Time of an engine's passes.
+
+    passes: (running sequences, seconds of a pass), ascending. prompt_tokens_per_second: prefill rate.
+    """
 
     passes: list[tuple[int, float]]
     prompt_tokens_per_second: float
@@ -27,20 +30,24 @@ def measure_decoding(
     most: int,
     budget: Budget,
 ) -> Decoding:
-    """The fewest and the most sequences at least, and what lies between while the budget lasts; `prompts`
-    are taken in turn. sampling: its max_tokens are at least as many as passes are made."""
-    found: dict[int, float] = {}
+    """Measure the smallest and the largest number of sequences, and numbers between while the budget lasts.
+
+    Args:
+        prompts: Used in turn.
+        sampling: Its max_tokens must be at least the number of passes.
+    """
+    seconds_by_running: dict[int, float] = {}
     rates = []
     for running in in_between(most):
-        if len(found) >= 2 and budget.left <= 0:
+        if len(seconds_by_running) >= 2 and budget.left <= 0:
             break
-        found[running], rate = _at(engine, prompts, sampling, running, budget)
+        seconds_by_running[running], rate = _at(engine, prompts, sampling, running, budget)
         rates.append(rate)
-    return Decoding(sorted(found.items()), max(rates))
+    return Decoding(sorted(seconds_by_running.items()), max(rates))
 
 
 def in_between(most: int) -> list[int]:
-    """1, `most`, and the powers of two between them, those in the middle first."""
+    """Return 1, `most`, and the powers of two between them, the middle ones first."""
     powers = [2**k for k in range(1, most.bit_length()) if 2**k < most]
     middle = len(powers) / 2
     return list(dict.fromkeys([1, most, *sorted(powers, key=lambda n: abs(powers.index(n) + 0.5 - middle))]))
@@ -53,38 +60,41 @@ def _at(
     running: int,
     budget: Budget,
 ) -> tuple[float, float]:
-    """(seconds of a pass, prompt tokens a second)."""
+    """Return (seconds of a pass, prompt tokens per second)."""
     names = [f"calibration-{running}-{number}" for number in range(running)]
     for number, name in enumerate(names):
         prompt = tuple(prompts[number % len(prompts)])
         engine.add(GenerationRequest(name, prompt, (number,), sampling))
-    filled = engine.load().prefilled_tokens + engine.load().reused_tokens
-    begun = time.perf_counter()
-    # Prompts that do not fit one pass enter in several.
+    tokens_before = engine.load().prefilled_tokens + engine.load().reused_tokens
+    started = time.perf_counter()
+    # Prompts that do not fit into one pass are prefilled in several.
     while _step(engine)[0] < running:
         pass
     load = engine.load()
-    prompt_tokens = load.prefilled_tokens + load.reused_tokens - filled
-    rate = prompt_tokens / (time.perf_counter() - begun)
+    prompt_tokens = load.prefilled_tokens + load.reused_tokens - tokens_before
+    rate = prompt_tokens / (time.perf_counter() - started)
     seconds = [_step(engine)[1] for _ in range(1 + _FEWEST)][1:]
     while len(seconds) < _MOST and budget.left > max(seconds):
         seconds.append(_step(engine)[1])
     for name in names:
         engine.abort(name)
-    # What else the machine does can only add to it.
+    # Other load on the machine can only increase the time.
     return min(seconds), rate
 
 
 def _step(engine: RolloutEngine) -> tuple[int, float]:
-    """(tokens made, seconds)."""
-    before, begun = engine.load().generated_tokens, time.perf_counter()
+    """Return (generated tokens, seconds)."""
+    before, started = engine.load().generated_tokens, time.perf_counter()
     engine.step()
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     return engine.load().generated_tokens - before, seconds
 
 
 def room_for_passes(running: int, longest_prompt: int, prefill_tokens: int) -> int:
-    """Tokens that no sequence may end before: those of the passes that are measured, and of those in which
-    the others' prompts enter. Each takes a prompt at least, or half of what a pass may take."""
+    """Return the number of tokens before which no sequence may end: those of the measured passes, and of the
+    passes that prefill the other prompts.
+
+    Each prefill pass processes at least one prompt, or half of its token limit.
+    """
     a_pass = max(1, prefill_tokens // 2 // longest_prompt)
     return 1 + _MOST + 1 + math.ceil(running / a_pass)

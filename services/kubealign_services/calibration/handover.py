@@ -1,4 +1,4 @@
-"""How long new weights take from the trainer into an engine, over shared memory."""
+"""Measures the transfer of new weights from the trainer into an engine over shared memory."""
 
 import tempfile
 import time
@@ -16,33 +16,35 @@ from kubealign_services.refit.receiver import WeightsReceiver
 from kubealign_services.training.contract import TrainingBackend
 
 _MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
-#: The first two fill fresh memory: there are two snapshots.
+#: The first two syncs allocate the memory of the two snapshots.
 _WARM_UP, _MOST = 2, 5
 _TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)
 class Handover:
+    """Median time of a weight sync, and its size."""
+
     seconds: float
     size_bytes: int
 
 
 async def measure_handover(backend: TrainingBackend, engine: RolloutEngine, budget: Budget) -> Handover:
-    """The whole weights: published, verified, taken by the engine. Leaves the engine with them."""
+    """Measure complete weight syncs: publish, verify, load into the engine. The engine keeps the weights."""
     with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
         publisher = WeightsPublisher(Path(folder), None, Transport.SHARED_MEMORY)
         receiver = WeightsReceiver(Path(folder), _no_stream, _TIMEOUT)
         try:
             seconds: list[float] = []
             while len(seconds) < _WARM_UP + 1 or (len(seconds) < _MOST and budget.left > seconds[-1]):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 announcement = publisher.publish(
                     fence=1, version=len(seconds), tensors=backend.snapshot(), canary=refit_pb2.Canary()
                 )
                 async with receiver.fetch(announcement) as transfer:
                     engine.refit(transfer.tensors, len(seconds))
                     transfer.confirm()
-                seconds.append(time.perf_counter() - begun)
+                seconds.append(time.perf_counter() - started)
         finally:
             publisher.close()
     return Handover(median(seconds[_WARM_UP:]), sum(part.size_bytes for part in announcement.parts))

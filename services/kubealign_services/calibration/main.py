@@ -1,7 +1,7 @@
 """Measure a job's parts: `python -m kubealign_services.calibration.main JOB.json FOLDER FIGURES.json ...`.
 
-One process after another does what the services do side by side, each with all cores: a trainer and a worker
-that have a machine like this one each.
+One process does in sequence the work that the services do in parallel, each with all cores: this models a
+trainer and a worker that have a machine like this one each.
 """
 
 import argparse
@@ -33,17 +33,22 @@ from kubealign_services.generation.torch_engine.engine import TorchEngine
 from kubealign_services.training.backends import create_backend
 from kubealign_services.training.contract import Head, TrainingBackend
 
-#: Shares of the seconds: of the engine, of the refit; the trainer has the rest.
+#: Shares of the time budget for the engine and for the weight sync; the trainer gets the rest.
 _ENGINE, _REFIT = 0.4, 0.1
-#: Prompts that are looked at.
+#: Largest number of prompts that are used.
 _PROMPTS = 64
 NOT_MEASURED = 1
 
 
 def measure(job: AlignmentJob, folder: Path, mean: float | None, seconds: float, threads: int) -> Figures:
-    """What `kubealign bench` needs of a job whose steps sample, prepared in the folder. mean: length of a
-    response; None: a quarter of the longest. Of our own
-    engine on one rank, and the torch backend. Raises DataError, ValueError."""
+    """Return the measurements that `kubealign bench` needs for a job whose steps sample, prepared in the
+    folder.
+
+    Uses the torch engine on one rank and the torch backend. Raises DataError, ValueError.
+
+    Args:
+        mean: Mean length of a response; None: a quarter of the longest.
+    """
     shape = StepShape.of(job)
     torch.set_num_threads(threads)
     prepared = prepare(job, folder, {})
@@ -62,7 +67,8 @@ def measure(job: AlignmentJob, folder: Path, mean: float | None, seconds: float,
     assumed += trained.assumed
     # A reference costs what the policy's own log-probabilities cost.
     reference = job.spec.effective_reference
-    here = reference is not None and reference.placement is not ReferencePlacement.OWN
+    scored_by_trainer = reference is not None and reference.placement is not ReferencePlacement.OWN
+    before = trained.values + trained.logprobs * (2 if scored_by_trainer else 1)
     if job.spec.trainer.ranks > 1:
         assumed.append(f"{job.spec.trainer.ranks} ranks of the trainer, as many times as fast as one")
     return Figures(
@@ -74,8 +80,8 @@ def measure(job: AlignmentJob, folder: Path, mean: float | None, seconds: float,
         longest_length=longest,
         length_spread=lengths.spread,
         train_seconds=trained.train / job.spec.trainer.ranks,
-        before_seconds=(trained.values + trained.logprobs * (2 if here else 1)) / job.spec.trainer.ranks,
-        scoring_seconds=trained.logprobs if reference is not None and not here else 0.0,
+        before_seconds=before / job.spec.trainer.ranks,
+        scoring_seconds=trained.logprobs if reference is not None and not scored_by_trainer else 0.0,
         refit_seconds=handover.seconds,
         refit_bytes=handover.size_bytes,
         assumed=[*assumed, "rewards cost nothing"],
@@ -95,11 +101,11 @@ def _decoding(
     most = min(shape.max_sequences, shape.sequences * (shape.staleness + 1))
     context = prepared.report.context
     # In the middle of its response a sequence is as long as its prompt and half of the response.
-    begun = [[*prompt, *(prompt[-1:] * round(lengths.mean / 2))] for prompt in prompts]
+    partial = [[*prompt, *(prompt[-1:] * round(lengths.mean / 2))] for prompt in prompts]
     prefill = job.spec.rollout.engine.torch.prefill_tokens if job.spec.rollout.engine.torch else 1
-    tokens = room_for_passes(most, max(map(len, begun)), prefill)
+    tokens = room_for_passes(most, max(map(len, partial)), prefill)
     if context is not None:
-        begun = [prompt[: max(1, context - tokens)] for prompt in begun]
+        partial = [prompt[: max(1, context - tokens)] for prompt in partial]
     parameters = SamplingParameters(
         max_tokens=tokens,
         min_tokens=tokens,
@@ -107,7 +113,7 @@ def _decoding(
         top_k=sampling.top_k,
         top_p=sampling.top_p,
     )
-    return measure_decoding(engine, begun, parameters, most, budget)
+    return measure_decoding(engine, partial, parameters, most, budget)
 
 
 def _steps(
@@ -119,17 +125,18 @@ def _steps(
     shape: StepShape,
     budget: Budget,
 ) -> StepSeconds:
-    vocabulary, whole = len(prepared.tokenizer), lengths.of(shape.sequences)
+    vocabulary, step_lengths = len(prepared.tokenizer), lengths.of(shape.sequences)
     critic = None if job.spec.effective_critic is None else _model(job, prepared, "critic")
 
     def make(groups: int) -> Batch:
-        return made_batch(prompts, some_groups(whole, shape.samples, groups), shape.samples, vocabulary, job)
+        part = some_groups(step_lengths, shape.samples, groups)
+        return made_batch(prompts, part, shape.samples, vocabulary, job)
 
     return measure_step(policy, critic, make_algorithm(job.spec.algorithm), make, shape.prompts, budget)
 
 
 def _model(job: AlignmentJob, prepared: Prepared, role: str) -> Trained:
-    """The policy or the critic, as its own process has it, on one rank."""
+    """Load the policy or the critic as its own process does, on one rank."""
     algorithm, entry = make_algorithm(job.spec.algorithm), job.spec.algorithm.value
     critic = job.spec.effective_critic if role == "critic" else None
     trainer: Trainer = critic or job.spec.trainer
@@ -148,7 +155,9 @@ def _model(job: AlignmentJob, prepared: Prepared, role: str) -> Trained:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code; a cause that a person can do something about is the last line of stderr."""
+    """Measure and write the result. Return the exit code; the last line of stderr is a cause that the user
+    can fix.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job", type=Path)
     parser.add_argument("folder", type=Path)
@@ -160,11 +169,11 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(level=logging.WARNING)
     job = AlignmentJob.model_validate_json(options.job.read_text())
     try:
-        found = measure(job, options.folder, options.mean_tokens, options.seconds, options.threads)
+        measurements = measure(job, options.folder, options.mean_tokens, options.seconds, options.threads)
     except (DataError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return NOT_MEASURED
-    options.figures.write_text(found.model_dump_json(indent=2) + "\n")
+    options.figures.write_text(measurements.model_dump_json(indent=2) + "\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""How long trainer and critic take for a step."""
+"""Measures trainer and critic for a step."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from kubealign_services.batch.packed import Batch
 from kubealign_services.calibration.budget import Budget, timed
 from kubealign_services.training.contract import TrainingBackend, UpdatePlan
 
-#: Times that a batch is trained on.
+#: Smallest and largest number of repeats of a measurement.
 _FEWEST, _MOST = 2, 4
 _Seconds: TypeAlias = tuple[float, float, float]
 _LOGPROBS, _VALUES = frozenset({"logprobs"}), frozenset({"values"})
@@ -19,7 +19,7 @@ _LOGPROBS, _VALUES = frozenset({"logprobs"}), frozenset({"values"})
 
 @dataclass(frozen=True)
 class Trained:
-    """A model that is measured."""
+    """A trained model under measurement."""
 
     backend: TrainingBackend
     objective: Objective
@@ -27,15 +27,18 @@ class Trained:
     minibatch_sequences: int | None
 
     def train(self, batch: Batch) -> float:
-        """Seconds of one TrainStep."""
+        """Return the seconds of one TrainStep."""
         plan = UpdatePlan(self.epochs, self.minibatch_sequences or len(batch), seed=0)
         return timed(lambda: self.backend.train_step(batch.select(range(len(batch))), self.objective, plan))
 
 
 @dataclass
 class StepSeconds:
-    """train: of the slower of trainer and critic, which go on side by side. values, logprobs: of the critic,
-    and of the trainer, before it; 0 where there are none."""
+    """Seconds of a step.
+
+    train: of the slower of trainer and critic, which run in parallel. values, logprobs: of the critic's
+    values and the trainer's log-probabilities, before training; 0 where there are none.
+    """
 
     train: float = 0.0
     values: float = 0.0
@@ -51,17 +54,22 @@ def measure_step(
     groups: int,
     budget: Budget,
 ) -> StepSeconds:
-    """make: a batch of so many groups, like the step's. The whole step is measured where the budget lets it;
-    else a part of it, and what the rest takes is told from two parts by their tokens."""
+    """Measure the whole step where the budget allows it; otherwise measure parts and extrapolate by tokens.
+
+    Args:
+        make: Builds a batch of a number of groups, like the step's.
+    """
     _once(policy, critic, algorithm, make(1))  # warms up
 
     def part(count: int) -> tuple[int, _Seconds]:
-        """(tokens, the least of a few): what else the machine does can only add to it."""
-        found: list[_Seconds] = []
-        while len(found) < _FEWEST or (len(found) < _MOST and budget.left > sum(found[-1])):
+        """Return (tokens, smallest times of a few repeats): other load on the machine can only increase the
+        time.
+        """
+        measured: list[_Seconds] = []
+        while len(measured) < _FEWEST or (len(measured) < _MOST and budget.left > sum(measured[-1])):
             batch = make(count)
-            found.append(_once(policy, critic, algorithm, batch))
-        train, values, logprobs = (min(each) for each in zip(*found, strict=True))
+            measured.append(_once(policy, critic, algorithm, batch))
+        train, values, logprobs = (min(each) for each in zip(*measured, strict=True))
         return len(batch.tokens), (train, values, logprobs)
 
     count = max(1, groups // 8)
@@ -77,33 +85,33 @@ def measure_step(
     train, values, logprobs = (
         _told([(n, seconds[which]) for n, seconds in parts], tokens) for which in range(3)
     )
-    text = f"a step of {groups} prompts takes what one of {count} tells of it"
+    text = f"a step of {groups} prompts is extrapolated from a step of {count}"
     return StepSeconds(train, values, logprobs, [text])
 
 
 def _once(policy: Trained, critic: Trained | None, algorithm: Algorithm, batch: Batch) -> _Seconds:
-    """(TrainSteps, values, log-probabilities) of this batch."""
+    """Return seconds of (TrainSteps, values, log-probabilities) for this batch."""
     values = logprobs = 0.0
     if critic is not None:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         batch.token_columns["values"] = critic.backend.forward(batch, _VALUES)["values"]
-        values = time.perf_counter() - begun
+        values = time.perf_counter() - started
     if algorithm.needs_old_logprobs:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         batch.token_columns["old_logprobs"] = policy.backend.forward(batch, _LOGPROBS)["logprobs"]
-        logprobs = time.perf_counter() - begun
+        logprobs = time.perf_counter() - started
     if algorithm.needs_reference:
         # At the start the policy is its own reference.
-        told = batch.token_columns.get("old_logprobs", batch.token("behaviour_logprobs"))
-        batch.token_columns["reference_logprobs"] = told.clone()
+        logprobs_at_start = batch.token_columns.get("old_logprobs", batch.token("behaviour_logprobs"))
+        batch.token_columns["reference_logprobs"] = logprobs_at_start.clone()
     algorithm.advantages(batch, {})
-    learned = without_companions(batch)
-    train = policy.train(learned)
-    return max(train, 0.0 if critic is None else critic.train(learned)), values, logprobs
+    trainable = without_companions(batch)
+    train = policy.train(trainable)
+    return max(train, 0.0 if critic is None else critic.train(trainable)), values, logprobs
 
 
 def _told(parts: list[tuple[int, float]], tokens: int) -> float:
-    """Seconds at so many tokens, on the line through the last two parts."""
+    """Extrapolate the seconds to a number of tokens on the line through the last two measurements."""
     last, seconds = parts[-1]
     if len(parts) == 1 or last == parts[-2][0]:
         return seconds * tokens / last

@@ -1,0 +1,2 @@
+"""Durable checkpoints of a job: store, manifest, step history and fence numbers."""
+

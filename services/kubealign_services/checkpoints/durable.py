@@ -1,4 +1,4 @@
-"""File operations that have reached the disk when they return."""
+"""File operations that are durable (fsynced) when they return."""
 
 import os
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """Flush a file's data, or a folder's entries, to the disk."""
+    """Flush a file's data, or a directory's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -15,15 +15,15 @@ def sync(path: Path) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Make a file that does not exist yet. Its folder is not flushed."""
+    """Create a file that does not exist yet and write it durably. The parent directory is not flushed."""
     _write(path, data, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
 
 def replace(path: Path, chunks: Iterable[bytes]) -> None:
-    """Give a file new contents: at any moment it holds either all of the old or all of the new."""
+    """Atomically replace the contents of a file: a reader sees either all old or all new bytes."""
     temporary = path.with_name(f".{path.name}.new")
     _write(temporary, b"".join(chunks), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.replace(temporary, path)  # noqa: PTH105 - one way of naming the calls that the crash tests count
+    os.replace(temporary, path)  # noqa: PTH105 - the crash tests count calls by this name
     sync(path.parent)
 
 

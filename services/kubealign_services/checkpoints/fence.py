@@ -1,4 +1,4 @@
-"""The fence: a number that each run of a driver takes, higher than all before it."""
+"""Fence numbers: each run of a driver takes a number that is higher than all earlier ones."""
 
 from pathlib import Path
 
@@ -6,11 +6,13 @@ from kubealign_services.checkpoints.durable import sync, write_new
 
 
 def next_fence(run_dir: Path) -> int:
-    """Take the next number, from 1. Two drivers that ask at the same moment get different ones.
+    """Acquire the next fence number, from 1. Two drivers that ask at the same time get different numbers.
 
-    Each number is an empty file of its own, made exclusively and never deleted: nothing can tear, and a
-    listing that races with another driver can only be too low, which the exclusive creation mends.
-    Raises OSError when the folder cannot be written.
+    Each number is an empty file, created exclusively and never deleted. Nothing can be torn, and a listing
+    that races with another driver can only be too low, which the exclusive creation corrects.
+
+    Raises:
+        OSError: The folder cannot be written.
     """
     folder = run_dir / "fences"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which prompts each step was trained on: one JSON line a step."""
+"""History of trained steps with their prompts: one JSON line for each step."""
 
 import os
 from pathlib import Path
@@ -9,11 +9,11 @@ from kubealign_services.checkpoints.durable import replace, sync
 
 
 class CorruptHistory(ValueError):
-    """A line that is not the last one cannot be read. Says which."""
+    """A line other than the last one cannot be read. Names the line."""
 
 
 class TrainedStep(BaseModel):
-    """One TrainStep that was done. prompts: ids of those trained on, none in a step without prompts."""
+    """One completed TrainStep. prompts: ids of the prompts trained on; empty for a step without prompts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -24,13 +24,15 @@ class TrainedStep(BaseModel):
 
 
 class History:
-    """`history.jsonl`. A crash in the middle of an append leaves a torn last line: it was not written."""
+    """The file `history.jsonl`. A crash during an append leaves a torn last line, which counts as not
+    written.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def append(self, line: TrainedStep) -> None:
-        """Add a step; it is on the disk when this returns. Raises OSError."""
+        """Append a step durably. Raises OSError."""
         new = not self._path.exists()
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -48,7 +50,7 @@ class History:
             sync(self._path.parent)
 
     def read(self) -> list[TrainedStep]:
-        """All steps, in the order in which they were written. Raises CorruptHistory."""
+        """Return all steps in the order of writing. Raises CorruptHistory."""
         if not self._path.exists():
             return []
         *lines, _torn = self._path.read_bytes().split(b"\n")
@@ -61,14 +63,14 @@ class History:
         return steps
 
     def truncate_after(self, step: int) -> None:
-        """Forget what came after a step, as after a rollback. Raises CorruptHistory, OSError."""
-        kept = [line for line in self.read() if line.step <= step]
+        """Remove the steps after `step`, as after a rollback. Raises CorruptHistory, OSError."""
+        remaining = [line for line in self.read() if line.step <= step]
         if self._path.exists():
-            replace(self._path, (line.model_dump_json().encode() + b"\n" for line in kept))
+            replace(self._path, (line.model_dump_json().encode() + b"\n" for line in remaining))
 
 
 def _whole_bytes(descriptor: int) -> int:
-    """Bytes up to and including the last newline."""
+    """Return the number of bytes up to and including the last newline."""
     end = os.fstat(descriptor).st_size
     while end > 0:
         start = max(0, end - 65536)

@@ -1,4 +1,6 @@
-"""The manifest of a commit. It is written last: the manifest is the commit."""
+"""Manifest of a checkpoint and the files that it lists. The manifest is written last: it makes the checkpoint
+valid.
+"""
 
 from datetime import datetime
 from typing import Literal
@@ -9,10 +11,10 @@ from kubealign_services.checkpoints.shards import ShardFile
 
 
 class CommitManifest(BaseModel):
-    """What a job is at the end of a step, and which files say so.
+    """State of a job at the end of a step, and the files that hold it.
 
-    shards: role -> the files that it wrote into the commit's folder of that name.
-    driver_state: the driver's own model as a JSON object, opaque here.
+    shards: role -> files that the role wrote into its folder of the checkpoint.
+    driver_state: the driver's state model as a JSON object, opaque to this module.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")

@@ -1,4 +1,4 @@
-"""What files a folder holds: names, sizes and digests."""
+"""Names, sizes and digests of the files of a folder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ def _within(name: str) -> str:
 
 
 class ShardFile(BaseModel):
-    """One file. name: its path within the folder, with slashes. digest: xxh3-128, hexadecimal."""
+    """One file. name: path within the folder, with slashes. digest: xxh3-128, hexadecimal."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,7 +27,7 @@ class ShardFile(BaseModel):
 
 
 def file_digest(path: Path) -> str:
-    """xxh3-128 of a file's bytes, hexadecimal."""
+    """Return the xxh3-128 of a file's bytes, hexadecimal."""
     digest = xxhash.xxh3_128()
     buffer = bytearray(_CHUNK)
     view = memoryview(buffer)
@@ -38,7 +38,7 @@ def file_digest(path: Path) -> str:
 
 
 def describe_shards(directory: Path) -> list[ShardFile]:
-    """Every file under a folder, by name."""
+    """Return all files below a folder, sorted by name."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     return [
         ShardFile(

@@ -1,4 +1,4 @@
-"""The commits of a job: folders that are either whole or not there."""
+"""Checkpoint store of a job: a folder for each checkpoint, which is either complete or absent."""
 
 import logging
 import os
@@ -25,16 +25,16 @@ _REMOVING = ".removing-"
 
 
 class CommitFailed(RuntimeError):
-    """A commit could not be made. The commits before it are as they were."""
+    """A checkpoint could not be written. Earlier checkpoints are unchanged."""
 
 
 class CorruptCommit(RuntimeError):
-    """A commit does not hold what its manifest says. Names the file and the remedy."""
+    """A checkpoint does not match its manifest. Names the file and the remedy."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A whole commit. The files of a role lie in the folder of its name."""
+    """A complete checkpoint. The files of a role are in the folder of its name."""
 
     path: Path
     manifest: CommitManifest
@@ -44,7 +44,8 @@ class Commit:
 
 
 class CommitStore:
-    """One job's commits in one folder, written by one driver at a time; the newest `keep` of them stay."""
+    """Checkpoints of one job in one folder, written by one driver at a time; the newest `keep` are retained.
+    """
 
     def __init__(self, directory: Path, keep: int) -> None:
         if keep < 1:
@@ -53,9 +54,9 @@ class CommitStore:
         self._keep = keep
 
     def begin(self, step: int) -> Path:
-        """A fresh folder for the shards of a step; each role writes into a folder of its own name within it.
+        """Create an empty folder for the shards of a step; each role writes into a subfolder of its own name.
 
-        What an earlier commit left unfinished is removed. Raises CommitFailed.
+        Remnants of an earlier unfinished checkpoint are removed. Raises CheckpointFailed.
         """
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -67,39 +68,41 @@ class CommitStore:
         return path
 
     def abandon(self, path: Path) -> None:
-        """Give up what `begin` returned: its files go away."""
+        """Delete the folder that `begin` returned."""
         shutil.rmtree(path, ignore_errors=True)
 
     def commit(self, path: Path, manifest: CommitManifest) -> Commit:
-        """Make what `begin` returned the newest commit, durably, then remove the oldest ones beyond `keep`.
+        """Make the folder that `begin` returned the newest checkpoint, durably, then remove the oldest
+        checkpoints beyond `keep`.
 
-        Raises CommitFailed, with the folder removed, when a shard is missing or not of the size
-        reported, or the disk refuses.
+        Raises:
+            CheckpointFailed: A shard is missing or has another size than reported, or the disk failed. The
+                folder is removed.
         """
-        made = path
+        written = path
         try:
             _sync_shards(path, manifest)
             write_new(path / MANIFEST, manifest.model_dump_json(indent=1).encode())
             sync(path)
             final = self._free_name(manifest.step)
             os.rename(path, final)  # noqa: PTH104
-            made = final
+            written = final
             sync(self._directory)
         except OSError as error:
-            self.abandon(made)
+            self.abandon(written)
             raise _failed(manifest.step, path, error) from error
         except CommitFailed:
-            self.abandon(made)
+            self.abandon(written)
             raise
         try:
             self._prune()
         except OSError as error:
-            # The commit stands; the next one tries again.
+            # The checkpoint is valid; the next commit tries again.
             log.warning("old commits could not be removed", extra={"cause": str(error)})
         return Commit(final, manifest)
 
     def commits(self) -> list[Path]:
-        """Folders of all commits, oldest first, unverified."""
+        """Return the folders of all checkpoints, oldest first, unverified."""
         if not self._directory.exists():
             return []
         return sorted(
@@ -107,12 +110,14 @@ class CommitStore:
         )
 
     def newest_step(self) -> int | None:
-        """The step of the newest commit, unverified; None when there is none yet."""
+        """Return the step of the newest checkpoint, unverified; None when there is none."""
         commits = self.commits()
         return _age(commits[-1])[0] if commits else None
 
     def newest(self) -> Commit | None:
-        """The newest commit, every file of it verified; None when there is none yet. Raises CorruptCommit."""
+        """Return the newest checkpoint after verifying every file; None when there is none. Raises
+        CorruptCheckpoint.
+        """
         commits = self.commits()
         if not commits:
             return None
@@ -130,13 +135,14 @@ class CommitStore:
             ) from error
 
     def at(self, step: int) -> Commit | None:
-        """The newest commit of a step, every file of it verified; None when there is none. Raises
-        CorruptCommit."""
-        found = [path for path in self.commits() if _age(path)[0] == step]
-        if not found:
+        """Return the newest checkpoint of a step after verifying every file; None when there is none. Raises
+        CorruptCheckpoint.
+        """
+        matching = [path for path in self.commits() if _age(path)[0] == step]
+        if not matching:
             return None
         try:
-            return Commit(found[-1], _verify(found[-1]))
+            return Commit(matching[-1], _verify(matching[-1]))
         except _Corruption as error:
             raise CorruptCommit(f"the commit of step {step} is corrupt: {error}") from error
 
@@ -147,7 +153,7 @@ class CommitStore:
 
     def _prune(self) -> None:
         for old in self.commits()[: -self._keep]:
-            # A crash half-way must not leave something that looks like a commit: rename first.
+            # Rename first: a crash during the removal must not leave a folder that looks like a checkpoint.
             doomed = old.with_name(f"{_REMOVING}{old.name}-{secrets.token_hex(4)}")
             os.rename(old, doomed)  # noqa: PTH104
         self._remove_leftovers()
@@ -163,7 +169,9 @@ class _Corruption(Exception):
 
 
 def _age(commit: Path) -> tuple[int, int]:
-    """(step, how many times it had been committed), for folders that _COMMITTED matches."""
+    """Return (step, how many times the step has been committed) for folders whose name _CHECKPOINT_NAME
+    matches.
+    """
     match = _COMMITTED.fullmatch(commit.name)
     return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)
 
@@ -192,8 +200,8 @@ def _verify(path: Path) -> CommitManifest:
         raise _Corruption(f"{path / MANIFEST} cannot be read ({error.strerror})") from error
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        raise _Corruption(f"{path / MANIFEST} is not a manifest ({place}: {first['msg']})") from error
+        field = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise _Corruption(f"{path / MANIFEST} is not a manifest ({field}: {first['msg']})") from error
     for file, shard in _files(path, manifest):
         try:
             size = file.stat().st_size
@@ -207,8 +215,8 @@ def _verify(path: Path) -> CommitManifest:
     return manifest
 
 
-def _failed(step: int, place: Path, error: OSError) -> CommitFailed:
-    where = error.filename or place
+def _failed(step: int, path: Path, error: OSError) -> CommitFailed:
+    where = error.filename or path
     return CommitFailed(
         f"step {step} was not committed: {error.strerror or error} at {where}; earlier commits are intact"
     )

@@ -1,8 +1,7 @@
-"""A rank of the trainer that is a rollout worker too: `python -m kubealign_services.colocated.main
-SETTINGS.json`.
+"""Trainer rank that is also a rollout worker: `python -m kubealign_services.colocated.main SETTINGS.json`.
 
-The two parts meet on the wire and on the bus, as they do in processes of their own. What they share is the
-accelerator, by a lease: see docs/placement.md.
+Trainer and worker communicate over gRPC and the message bus, as in separate processes. They share the
+accelerator through a lock; see docs/placement.md.
 """
 
 import sys
@@ -35,7 +34,7 @@ from kubealign_services.training.torch_backend.precision import compute_device
 
 
 async def serve(context: Context) -> None:
-    """Train and generate until stopped. The worker of rank N is called rollout-N."""
+    """Train and generate until stopped. The worker of rank N is named rollout-N."""
     rank = context.settings.rank
     training, generation = TrainingTenant(), EngineTenant()
     lease = Lease({TRAINING: training, GENERATION: generation}, context.job.spec.trainer.step_timeout_seconds)
@@ -43,30 +42,32 @@ async def serve(context: Context) -> None:
     @asynccontextmanager
     async def opened(worker: Context, engine: Engine, folder: Path) -> AsyncIterator[Generator]:
         if engine.torch is None:
-            raise PermanentFailure(f"rollout.placement is WithTrainer: {engine.member} is not its engine")
-        made = await worker.compute(_engine, folder, engine.torch, rank, lease, generation)
-        yield SteppedGenerator(made, worker.compute, token_counter(worker.metrics))
+            raise PermanentFailure(
+                f"rollout.placement is WithTrainer: engine {engine.member} is not supported, use torch"
+            )
+        shared_engine = await worker.compute(_engine, folder, engine.torch, rank, lease, generation)
+        yield SteppedGenerator(shared_engine, worker.compute, token_counter(worker.metrics))
 
     worker = context.beside(f"{Role.ROLLOUT}-{rank}", Role.ROLLOUT)
     await side_by_side(
         serve_trainer(context, SharedAccelerator(lease, training)),
         serve_worker(worker, opened),
-        # The other ranks follow rank 0 in a thread that nobody can end.
+        # The other ranks follow rank 0 in a thread that cannot be cancelled.
         patient=rank == 0,
     )
 
 
 def _engine(folder: Path, spec: EngineSpec, rank: int, lease: Lease, tenant: EngineTenant) -> LeasedEngine:
-    """On the accelerator of the trainer's rank, in the worker's thread."""
+    """Create the engine on the accelerator of the trainer's rank, in the worker's thread."""
     device = compute_device(rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
     def passes(config: Any) -> MovablePasses:
-        tenant.memory = made = MovablePasses(CausalModel(config, DTYPES[spec.precision], device))
-        return made
+        tenant.memory = movable = MovablePasses(CausalModel(config, DTYPES[spec.precision], device))
+        return movable
 
-    with lease.held(GENERATION, "the engine to be made"):
+    with lease.held(GENERATION, "creating the engine"):
         return LeasedEngine(TorchEngine.over(folder, spec, passes), lease, tenant)
 
 

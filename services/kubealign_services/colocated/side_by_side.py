@@ -1,4 +1,4 @@
-"""Two parts of one process, which ends when the leading one does, or when the other one fails."""
+"""Runs two components in one process, which ends when the leading one ends or the other one fails."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,28 +6,31 @@ from typing import Any
 
 from kubealign_services.process.until_stopped import end_all
 
-#: What a leading part gets to end in good order after the other one has failed, in seconds.
+#: Seconds for the leading component to end gracefully after the other one has failed.
 _PARTING_SECONDS = 5.0
 
 
 async def side_by_side(
     leading: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None], *, patient: bool
 ) -> None:
-    """Run both until `leading` ends; then `other` is cancelled and waited for. `other` may end before.
+    """Run both until `leading` ends; then cancel `follower` and wait for it. `follower` may end earlier.
 
-    patient: a leading part whose company has failed is cancelled and has some seconds to end; else it is left
-    to the process's end. Raises what the part that ended raised.
+    Raises the error of the component that ended.
+
+    Args:
+        graceful: Cancel `leading` and give it some seconds to end if `follower` fails; else leave it to
+            the end of the process.
     """
-    leader, company = asyncio.create_task(leading), asyncio.create_task(other)
+    leading_task, follower_task = asyncio.create_task(leading), asyncio.create_task(other)
     try:
-        await asyncio.wait([leader, company], return_when=asyncio.FIRST_COMPLETED)
-        if company.done() and not company.cancelled() and company.exception() is not None:
-            leader.cancel()
+        await asyncio.wait([leading_task, follower_task], return_when=asyncio.FIRST_COMPLETED)
+        if follower_task.done() and not follower_task.cancelled() and follower_task.exception() is not None:
+            leading_task.cancel()
             if patient:
-                await asyncio.wait([leader], timeout=_PARTING_SECONDS)
-            company.result()
-        await leader
+                await asyncio.wait([leading_task], timeout=_PARTING_SECONDS)
+            follower_task.result()
+        await leading_task
     finally:
-        if not leader.done():
-            leader.cancel()
-        await end_all({company})
+        if not leading_task.done():
+            leading_task.cancel()
+        await end_all({follower_task})

@@ -1,4 +1,4 @@
-"""The critic: `python -m kubealign_services.critic.main SETTINGS.json`."""
+"""Critic process: `python -m kubealign_services.critic.main SETTINGS.json`."""
 
 import sys
 from functools import partial

@@ -1,5 +1,4 @@
-"""Reward models that live with the critic: the same numbers as the reward role's, without a process of
-their own."""
+"""Reward models hosted by the critic, which return the same scores as the reward role's."""
 
 from collections.abc import Mapping
 
@@ -11,7 +10,7 @@ from kubealign_services.training.core import TrainingCore
 
 
 class ScoreCommand:
-    """The Score command. Between calls the models rest on the CPU."""
+    """Score command. Between calls the models are offloaded to the CPU."""
 
     def __init__(self, core: TrainingCore, models: Mapping[str, ModelReward]) -> None:
         self._core = core
@@ -20,12 +19,12 @@ class ScoreCommand:
             model.offload()
 
     def __call__(self, request: training_pb2.ForwardRequest) -> training_pb2.ForwardReply:
-        """sequence.NAME (float32 [S]) for each name in the request's outputs."""
+        """Return sequence.NAME (float32 [S]) for each name in the request's outputs."""
         self._core.check_fence(request.fence)
         unknown = sorted(set(request.outputs) - self._models.keys())
         if unknown:
             raise InvalidRequest(
-                f"no reward model {', '.join(unknown)} lives with the critic; "
+                f"the critic has no reward model {', '.join(unknown)}; "
                 f"there are {sorted(self._models)}"
             )
         batch = decode(request.batch)

@@ -1,4 +1,4 @@
-"""`python -m kubealign_services.dashboard`: the dashboard of a cluster, as the chart runs it."""
+"""Command line of the cluster's dashboard, as the Helm chart starts it: `python -m kubealign_dashboard`."""
 
 import asyncio
 import logging
@@ -15,7 +15,11 @@ _USAGE = 2
 
 
 def main() -> int:
-    """0: told to stop. 1: a fault: start it again. 2: a setting that must be mended."""
+    """Run the dashboard.
+
+    Returns:
+        The exit code. 0: stopped by a signal. 1: a fault: restart it. 2: an invalid setting.
+    """
     try:
         settings = from_environment(os.environ)
     except SettingsError as error:
@@ -28,7 +32,7 @@ def main() -> int:
         log.error("%s", error)
         return _USAGE
     except Exception:
-        log.exception("the dashboard ends")
+        log.exception("the dashboard failed")
         return 1
     return 0
 

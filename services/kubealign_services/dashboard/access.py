@@ -1,4 +1,4 @@
-"""Who may see and do what: the seam between the API and where it runs."""
+"""The interface between the API and its environment: authentication, authorization and access to jobs."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,8 @@ from kubealign.client.site import Site
 
 @dataclass(frozen=True)
 class Caller:
-    """Whoever has sent a request. `expires`: seconds since the epoch, where the token says so."""
+    """The authenticated sender of a request. `expires`: seconds since the epoch, if the token has an expiry.
+    """
 
     name: str
     token: str = field(repr=False)
@@ -20,24 +21,35 @@ class Caller:
 
 @runtime_checkable
 class TellsChanges(Protocol):
-    """What a reader may do besides: where it does, nobody has to list jobs to see which have changed."""
+    """An optional capability of a reader: a stream of changes, so that nobody has to poll lists."""
 
     def changes(self) -> AsyncIterator[Sequence[JobRecord | JobRef]]:
-        """Of all namespaces, from now on, some at a time: a job as it is after a change (also a new one), and
-        the place of one that is gone. Raises Unavailable when it cannot go on: what changed since is lost."""
+        """Yield the changes of all namespaces from now on, in batches.
+
+        Yields:
+            A job after a change (also a new one), or the reference of a deleted job.
+
+        Raises:
+            Unavailable: The stream cannot continue; later changes are lost.
+        """
 
 
 class Access(Protocol):
-    """One implementation for this machine, one for a cluster."""
+    """Access to jobs. One implementation for a single machine, one for a cluster."""
 
-    #: No request may change anything.
+    #: True: every change is refused.
     read_only: bool
-    #: Reads for everybody, with the platform's own rights: ask `allow` first. It heeds
-    #: `ListQuery.namespaces`, and may be a TellsChanges.
+    #: Reads with the platform's own rights: call `authorize` first. It honours `ListQuery.namespaces` and may
+    #: be a ChangeSource.
     reader: Site
 
     async def caller(self, token: str) -> Caller:
-        """Whose token it is. Raises Unauthenticated, Unavailable."""
+        """Return the caller of a token.
+
+        Raises:
+            Unauthenticated: The token is invalid.
+            Unavailable: It cannot be verified.
+        """
 
     async def allow(
         self,
@@ -47,12 +59,19 @@ class Access(Protocol):
         name: str = "",
         resource: str = "alignmentjobs",
     ) -> None:
-        """Raises Forbidden unless the caller may do it, as Kubernetes' RBAC says: `verb` is get, list, watch,
-        create, patch or delete, `resource` alignmentjobs, alignmentjobs/scale, pods, pods/log or events;
-        `namespace` None: in every one."""
+        """Verify that the caller has a right, as in Kubernetes' RBAC.
+
+        Args:
+            verb: get, list, watch, create, patch or delete.
+            namespace: None: all namespaces.
+            resource: alignmentjobs, alignmentjobs/scale, pods, pods/log or events.
+
+        Raises:
+            Forbidden: The caller does not have the right.
+        """
 
     def writer(self, caller: Caller) -> Site:
-        """Does what the caller asks with the caller's own rights."""
+        """Return a backend that acts with the caller's own rights."""
 
     async def namespaces(self, caller: Caller) -> Sequence[str]:
-        """Those whose jobs the caller may list."""
+        """Return the namespaces whose jobs the caller may list."""

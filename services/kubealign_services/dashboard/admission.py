@@ -1,4 +1,4 @@
-"""May they? What every route asks before it does anything."""
+"""Authorization dependencies of the routes."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,7 +16,7 @@ _CHANGES = ("create", "patch", "delete")
 
 @dataclass(frozen=True)
 class Door:
-    """One request's way to the jobs."""
+    """The access and the caller of one request."""
 
     access: Access
     caller: Caller
@@ -27,13 +27,17 @@ class Door:
 
     @property
     def own(self) -> Site:
-        """With the caller's own rights."""
+        """A backend that acts with the caller's own rights."""
         return self.access.writer(self.caller)
 
     async def allow(
         self, verb: str, namespace: str | None, name: str = "", resource: str = "alignmentjobs"
     ) -> None:
-        """Raises Forbidden."""
+        """Verify that the caller has a right.
+
+        Raises:
+            Forbidden: The caller does not have it, or the dashboard is read-only.
+        """
         if verb in _CHANGES and self.access.read_only:
             raise Forbidden("this dashboard is read-only: use kubectl or the kubealign command")
         await self.access.allow(self.caller, verb, namespace, name, resource)
@@ -41,13 +45,13 @@ class Door:
 
 @dataclass(frozen=True)
 class JobDoor(Door):
-    """To one job, which may not be there."""
+    """The context of a request about one job, which need not exist."""
 
     ref: JobRef
 
 
 def door(request: Request) -> Door:
-    """Of whoever has been authenticated."""
+    """Return the context of an authenticated request."""
     return Door(request.app.state.access, request.state.caller)
 
 
@@ -55,7 +59,7 @@ AnyDoor = Annotated[Door, Depends(door)]
 
 
 class InNamespace:
-    """A dependency: the caller may do this in the namespace of the address."""
+    """A dependency that authorizes a verb in the namespace of the path."""
 
     def __init__(self, verb: str) -> None:
         self._verb = verb
@@ -66,14 +70,14 @@ class InNamespace:
 
 
 class OnJob:
-    """A dependency: the caller may do this with the job of the address."""
+    """A dependency that authorizes a verb on the job of the path."""
 
     def __init__(self, verb: str, resource: str = "alignmentjobs") -> None:
         self._verb = verb
         self._resource = resource
 
     async def __call__(self, door: AnyDoor, namespace: Namespace, name: JobName) -> JobDoor:
-        # Pods and events have names of their own.
+        # Pods and events do not carry the name of the job.
         named = name if self._resource.startswith("alignmentjobs") else ""
         await door.allow(self._verb, namespace, named, self._resource)
         return JobDoor(door.access, door.caller, JobRef(namespace, name))

@@ -1,4 +1,4 @@
-"""The application: the REST API, its streams and the page, over whatever `access` gives access to."""
+"""The FastAPI application: REST API, streams and web page."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ from kubealign_services.dashboard.streams.hub import MOST_STREAMS, Hub
 from kubealign_services.dashboard.streams.job_feed import Pace
 from kubealign_services.dashboard.wire import answer
 
-_ABOUT = """Jobs of kubealign, as Kubernetes knows them, and what they say of themselves while they run.
+_ABOUT = """AlignmentJobs as Kubernetes stores them, with the metrics, samples and logs of running jobs.
 
 Every error is `application/problem+json` (RFC 9457)."""
 
@@ -43,9 +43,18 @@ def create_app(
     pace: Pace | None = None,
     most_streams: int = MOST_STREAMS,
 ) -> FastAPI:
-    """`hosts`: names that this service goes by; None: any. `ready` says why it is not, or nothing. `pace`:
-    how often jobs that somebody follows are looked at. `app.state.hub.close()` ends the streams: call it
-    before the server waits for its connections. The access and its sites stay the caller's to close."""
+    """Create the application.
+
+    `app.state.hub.close()` ends the streams: call it before the server waits for its connections. The
+    access and its
+    backends remain the caller's to close.
+
+    Args:
+        hosts: Host names under which this service is reached; None: any.
+        ready: Returns why the service is not ready, or an empty text.
+        pace: Intervals at which followed jobs are polled.
+        most_streams: Maximum number of open streams.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -75,7 +84,7 @@ def create_app(
     page_files.install(app)
     problems.install(app)
     documentation.install(app)
-    # The last one is the first to see a request.
+    # The middleware added last sees a request first.
     app.add_middleware(Authentication, access=access)
     if hosts is not None:
         app.add_middleware(KnownHosts, hosts=hosts)
@@ -97,7 +106,7 @@ def _api() -> APIRouter:
 
 
 def _machines(measures: Measures, ready: Callable[[], Awaitable[str]]) -> APIRouter:
-    """What kubelets and Prometheus look at."""
+    """Routes for kubelets and Prometheus."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/healthz")
@@ -106,8 +115,8 @@ def _machines(measures: Measures, ready: Callable[[], Awaitable[str]]) -> APIRou
 
     @router.get("/readyz")
     async def readyz() -> Response:
-        missing = await ready()
-        return Response(f"{missing or 'ok'}\n", 503 if missing else 200, media_type="text/plain")
+        reason = await ready()
+        return Response(f"{reason or 'ok'}\n", 503 if reason else 200, media_type="text/plain")
 
     @router.get("/metrics")
     async def metrics() -> Response:

@@ -1,4 +1,4 @@
-"""Who asks. Nobody gets past this to anything but the page's own files and what machines look at."""
+"""Authentication of every request except for the page's own files and the monitoring endpoints."""
 
 import re
 import time
@@ -13,22 +13,25 @@ from kubealign.client.errors import KubealignError, Unauthenticated
 from kubealign_services.dashboard.access import Access, Caller
 from kubealign_services.dashboard.problems import of_error, problem
 
-#: For the API server's service proxy, which keeps Authorization to itself.
+#: Used through the API server's service proxy, which consumes the Authorization header.
 TOKEN_HEADER = "X-Kubealign-Token"
 TOKEN_COOKIE = "kubealign-token"
-#: What a script of the page can send and a form or a picture of another page cannot.
+#: A header that the page's script can send, and a form or image of another site cannot (CSRF protection).
 SCRIPT_HEADER = "X-Requested-With"
 SCRIPT = "kubealign"
 
 _OPEN = re.compile(r"/|/(jobs|static)(/.*)?|/favicon\.ico|/healthz|/readyz|/metrics")
 _READING = ("GET", "HEAD", "OPTIONS")
-# Longer than any token of Kubernetes, shorter than what servers take as a header.
+# Longer than any Kubernetes token, shorter than the header limit of servers.
 _LONGEST_TOKEN = 16_384
 
 
 class Authentication:
-    """Puts the Caller into the request's state, or answers 401. A token in the address of the page becomes a
-    cookie, so that it is neither shown nor kept in the browser's history."""
+    """Middleware that stores the Caller in the request's state, or answers 401.
+
+    A token in the URL of the page becomes a cookie, so that it is neither displayed nor kept in the
+    history.
+    """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -46,7 +49,7 @@ class Authentication:
         await handler(scope, receive, send)
 
     async def _known(self, scope: Scope) -> Response | None:
-        """None: let it in."""
+        """Authenticate the request. None: it may proceed."""
         path, headers = scope["path"], Headers(scope=scope)
         token, by_cookie = _token(headers)
         if by_cookie and scope["method"] not in _READING and headers.get(SCRIPT_HEADER) != SCRIPT:
@@ -61,10 +64,10 @@ class Authentication:
     async def _caller(self, token: str) -> Caller:
         if not token:
             raise Unauthenticated(
-                f"who asks is not said: send `Authorization: Bearer TOKEN`, or the token as {TOKEN_HEADER}"
+                f"the request has no token: send `Authorization: Bearer TOKEN`, or the token as {TOKEN_HEADER}"
             )
         if len(token) > _LONGEST_TOKEN:
-            raise Unauthenticated("the token is longer than any token is")
+            raise Unauthenticated(f"the token is longer than {_LONGEST_TOKEN} characters")
         caller = await self._access.caller(token)
         if caller.expires is not None and caller.expires <= time.time():
             raise Unauthenticated("the token has expired: get a new one")
@@ -72,18 +75,18 @@ class Authentication:
 
     async def _sign_in(self, scope: Scope) -> Response | None:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = [value for name, value in query if name == "token"]
-        if not given or scope["path"].startswith("/static") or scope["method"] != "GET":
+        tokens = [value for name, value in query if name == "token"]
+        if not tokens or scope["path"].startswith("/static") or scope["method"] != "GET":
             return None
         rest = urlencode([(name, value) for name, value in query if name != "token"])
-        # One slash: with two it would be an address elsewhere.
+        # One slash: two would be a URL of another host.
         path = "/" + scope["path"].lstrip("/")
         response = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
         response.headers["Cache-Control"] = "no-store"
         try:
-            caller = await self._caller(given[-1])
+            caller = await self._caller(tokens[-1])
         except Unauthenticated:
-            # The page says that it is not signed in, and how one does that.
+            # The page itself shows the sign-in form.
             return response
         except KubealignError as error:
             return of_error(path, error)
@@ -92,7 +95,7 @@ class Authentication:
 
 
 def keep(response: Response, caller: Caller, headers: Headers, *, secure: bool) -> None:
-    """Have the browser send this caller's token from now on, until it expires or the browser is closed."""
+    """Set a cookie with the caller's token until the token expires or the browser is closed."""
     left = None if caller.expires is None else max(0, int(caller.expires - time.time()))
     response.set_cookie(
         cookie_name(headers), caller.token, max_age=left, secure=secure, httponly=True, samesite="strict"
@@ -100,19 +103,21 @@ def keep(response: Response, caller: Caller, headers: Headers, *, secure: bool) 
 
 
 def cookie_name(headers: Headers) -> str:
-    """One for each port: browsers send the cookies of a host to all of them, and `kubealign run` takes a new
-    port each time."""
+    """Return the cookie name for the port.
+
+    Browsers send the cookies of a host to all its ports, and `kubealign run` uses a new port each time.
+    """
     port = re.search(r":(\d+)$", headers.get("host", ""))
     return f"{TOKEN_COOKIE}-{port[1]}" if port else TOKEN_COOKIE
 
 
 def _token(headers: Headers) -> tuple[str, bool]:
-    """The token, and whether it came by a cookie."""
-    scheme, _, held = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and held.strip():
-        return held.strip(), False
-    if held := headers.get(TOKEN_HEADER, "").strip():
-        return held, False
+    """Return the token and True if it came in a cookie."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip(), False
+    if token := headers.get(TOKEN_HEADER, "").strip():
+        return token, False
     try:
         cookies = SimpleCookie(headers.get("cookie", ""))
     except CookieError:

@@ -1,7 +1,9 @@
-"""`python -m kubealign_services.dashboard.beside`: the dashboard as a child of `kubealign run`.
+"""The dashboard as a child process of `kubealign run`: `python -m kubealign_dashboard.local.child_process`.
 
-The run writes on its standard input: {runs_dir, token, listener, parent}, the last two the number of a socket
-that listens and the process id of the run, without which there is nothing to show."""
+The run writes {runs_dir, token, listener, parent} as JSON on standard input: `listener` is the file
+descriptor of
+a listening socket, `parent` the process id of the run, with which the dashboard ends.
+"""
 
 import json
 import logging
@@ -13,6 +15,7 @@ from kubealign.local.death import die_with_parent, name_process
 
 
 def main() -> None:
+    """Serve the dashboard until the parent process ends."""
     settings = json.loads(sys.stdin.readline())
     die_with_parent(settings["parent"])
     name_process("ka:dashboard")

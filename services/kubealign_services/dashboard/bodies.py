@@ -1,4 +1,4 @@
-"""What is sent: read after the caller was let in, whole, and of a bounded length."""
+"""Request bodies: read after authorization, completely, and up to a maximum length."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from kubealign_services.dashboard.problems import Refused
 from kubealign_services.dashboard.wire import JSON
 
 MERGE_PATCH = "application/merge-patch+json"
-#: What etcd takes for one object is hardly more.
+#: Slightly below etcd's limit for one object.
 LONGEST = 1_048_576
 _DEEPEST = 100
 
@@ -20,7 +20,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def document(*media_types: str) -> Callable[[Request], Any]:
-    """A dependency: the body, a JSON object of one of these types."""
+    """Return a dependency that parses the body as a JSON object of one of these media types."""
 
     async def read(request: Request) -> dict[str, Any]:
         return _object(await _body(request, media_types or (JSON,)))
@@ -29,23 +29,28 @@ def document(*media_types: str) -> Callable[[Request], Any]:
 
 
 async def read_as(model: type[Model], request: Request) -> Model:
-    """The body as this. Raises Refused, RequestValidationError."""
+    """Parse the body as this model.
+
+    Raises:
+        RequestRejected: Media type or length are not accepted.
+        RequestValidationError: The body is invalid.
+    """
     try:
         return model.model_validate(_object(await _body(request, (JSON,))))
     except ValidationError as error:
         raise RequestValidationError(
-            [{**held, "loc": ("body", *held["loc"])} for held in error.errors(include_url=False)]
+            [{**details, "loc": ("body", *details["loc"])} for details in error.errors(include_url=False)]
         ) from None
 
 
 async def _body(request: Request, media_types: Sequence[str]) -> bytes:
-    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given not in media_types:
-        detail = f"the body is {given or 'of no type'}: send {' or '.join(media_types)}"
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in media_types:
+        detail = f"the body's media type is {media_type or 'missing'}: send {' or '.join(media_types)}"
         raise Refused(415, "unsupported-media-type", detail, {"Accept": ", ".join(media_types)})
     body = bytearray()
-    async for part in request.stream():
-        body += part
+    async for chunk in request.stream():
+        body += chunk
         if len(body) > LONGEST:
             raise Refused(413, "too-long", f"the body is longer than {LONGEST} bytes")
     return bytes(body)
@@ -53,14 +58,14 @@ async def _body(request: Request, media_types: Sequence[str]) -> bytes:
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        held = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise _unreadable(f"the body is not JSON: {error}") from None
-    if not isinstance(held, dict):
+    if not isinstance(document, dict):
         raise _unreadable("the body must be a JSON object")
-    if _depth(held) > _DEEPEST:
+    if _depth(document) > _DEEPEST:
         raise _unreadable(f"the body is nested more than {_DEEPEST} deep")
-    return held
+    return document
 
 
 def _depth(value: Any) -> int:
@@ -68,10 +73,10 @@ def _depth(value: Any) -> int:
     while level:
         deepest += 1
         level = [
-            inner
-            for held in level
-            if isinstance(held, dict | list)
-            for inner in (held.values() if isinstance(held, dict) else held)
+            child
+            for node in level
+            if isinstance(node, dict | list)
+            for child in (node.values() if isinstance(node, dict) else node)
         ]
     return deepest
 

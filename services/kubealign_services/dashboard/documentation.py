@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI cannot know of these routes."""
+"""The OpenAPI document: the parts that FastAPI cannot derive from the routes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,27 +16,27 @@ from kubealign_services.dashboard.problems import PROBLEM, Problem
 
 _COMPONENT = "#/components/schemas/{model}"
 _MEANINGS = {
-    400: "What was sent cannot be read.",
-    401: "Nobody knows who asks: the token is missing, wrong or expired.",
-    403: "Whoever asks may not do this here.",
-    404: "There is no such job.",
-    409: "The job has changed meanwhile, is there already, or is in a state that does not allow it.",
+    400: "The request cannot be parsed.",
+    401: "The token is missing, invalid or expired.",
+    403: "The caller does not have this right.",
+    404: "The job does not exist.",
+    409: "The job was changed concurrently, exists already, or is in a state that does not allow this.",
     413: "The body is too long.",
-    415: "The body is of another type.",
-    422: "A parameter or the body is not valid: `errors` says where.",
+    415: "The media type of the body is not supported.",
+    422: "A parameter or the body is invalid: see `errors`.",
     429: "Too many streams are open.",
-    503: "What this service needs does not answer: try again.",
+    503: "A service that the dashboard depends on does not answer: retry.",
 }
 
-#: For documentation alone: Authentication has looked at the token before.
+#: For documentation only: AuthenticationMiddleware verifies the token.
 AUTHENTICATED = [
-    Security(HTTPBearer(auto_error=False, scheme_name="bearer", description="A token.")),
+    Security(HTTPBearer(auto_error=False, scheme_name="bearer", description="A bearer token.")),
     Security(
         APIKeyHeader(
             name=TOKEN_HEADER,
             auto_error=False,
             scheme_name="header",
-            description="The same, where a proxy keeps Authorization to itself.",
+            description="The same token, where a proxy consumes the Authorization header.",
         )
     ),
     Security(
@@ -44,7 +44,7 @@ AUTHENTICATED = [
             name=TOKEN_COOKIE,
             auto_error=False,
             scheme_name="cookie",
-            description="The same, as the page has it. A change needs `X-Requested-With: kubealign` besides.",
+            description="The same token, set by the page. A change also needs `X-Requested-With: kubealign`.",
         )
     ),
 ]
@@ -64,7 +64,7 @@ EXAMPLE_JOB: dict[str, Any] = {
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What a route may answer besides, and what every route may."""
+    """Return the error responses of a route: these statuses and those of every route."""
     schema = {"$ref": _COMPONENT.format(model="Problem")}
     return {
         status: {"description": _MEANINGS[status], "content": {PROBLEM: {"schema": schema}}}
@@ -73,25 +73,30 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def answers(model: type[BaseModel], description: str, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """What a route answers when all is well, where it writes its answer itself."""
+    """Return the success response of a route that writes its response itself."""
     return {status: {"model": model, "description": description}}
 
 
 def stream(
     media_type: str, description: str, schema: Mapping[str, Any], example: Any
 ) -> dict[int | str, dict[str, Any]]:
-    """The same, of an answer that goes on. `schema` and `example`: of one part of it."""
+    """Return the success response of a streaming route.
+
+    Args:
+        schema: Schema of one chunk.
+        example: Example of one chunk.
+    """
     content = {media_type: {"schema": dict(schema), "example": example}}
     return {200: {"description": description, "content": content}}
 
 
 def server_sent(*names: str) -> dict[str, Any]:
-    """The schema of server-sent events with these names. The data of each is JSON."""
+    """Return the schema of server-sent events with these names. The data of each event is JSON."""
     return {
         "type": "object",
         "properties": {
             "event": {"enum": list(names)},
-            "id": {"type": "string", "description": "What the stream is resumed from."},
+            "id": {"type": "string", "description": "The position from which the stream can be resumed."},
             "data": {"type": "string", "contentMediaType": "application/json"},
             "retry": {"type": "integer", "minimum": 0},
         },
@@ -99,7 +104,7 @@ def server_sent(*names: str) -> dict[str, Any]:
 
 
 def body(media_type: str, schema: Mapping[str, Any], example: Any) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads its body itself."""
+    """Return the `openapi_extra` of a route that reads its body itself."""
     return {
         "requestBody": {
             "required": True,
@@ -109,26 +114,26 @@ def body(media_type: str, schema: Mapping[str, Any], example: Any) -> dict[str, 
 
 
 def component(model: type[BaseModel]) -> dict[str, str]:
-    """The schema of one of the models that are sent."""
+    """Return a reference to the schema of a model."""
     return {"$ref": _COMPONENT.format(model=model.__name__)}
 
 
 def install(app: FastAPI) -> None:
-    """Have `app.openapi()` tell everything."""
+    """Make `app.openapi()` return the complete document."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            told = get_openapi(
+            document = get_openapi(
                 title=app.title, version=app.version, description=app.description, routes=app.routes
             )
             _, schemas = models_json_schema(
                 [(model, "validation") for model in (AlignmentJob, WantedScale, Suspension, Problem)],
                 ref_template=_COMPONENT,
             )
-            known = told.setdefault("components", {}).setdefault("schemas", {})
+            components = document.setdefault("components", {}).setdefault("schemas", {})
             for name, schema in schemas["$defs"].items():
-                known.setdefault(name, schema)
-            app.openapi_schema = told
+                components.setdefault(name, schema)
+            app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""This machine's jobs, for its owner: whoever has the token that the address was printed with."""
+"""Access to this machine's jobs with the token that was printed with the dashboard's address."""
 
 import getpass
 import hmac
@@ -14,7 +14,7 @@ _PAGE = 500
 
 
 class LocalAccess:
-    """Implements Access: one token, which does not expire and may do everything."""
+    """Implements Access with a single token that does not expire and grants every right."""
 
     read_only = False
 
@@ -25,9 +25,9 @@ class LocalAccess:
         self.reader: Site = LocalSite(runs_dir)
 
     async def caller(self, token: str) -> Caller:
-        # In a time that does not tell how much of it is right.
+        # Constant time, which does not reveal a correct prefix.
         if not hmac.compare_digest(token.encode(), self._token):
-            raise Unauthenticated("the token is not that of this dashboard: open the address that it printed")
+            raise Unauthenticated("the token is not valid for this dashboard: open the address that it printed")
         return Caller(_owner(), token)
 
     async def allow(
@@ -38,19 +38,19 @@ class LocalAccess:
         name: str = "",
         resource: str = "alignmentjobs",
     ) -> None:
-        """Everything."""
+        """Grant every right."""
 
     def writer(self, caller: Caller) -> Site:
         return self.reader
 
     async def namespaces(self, caller: Caller) -> Sequence[str]:
-        found = {self.reader.namespace}
+        names = {self.reader.namespace}
         query = ListQuery(limit=_PAGE, sort="name")
         while True:
             page = await self.reader.list(query)
-            found |= {job.namespace for job in page.jobs}
+            names |= {job.namespace for job in page.jobs}
             if not page.next:
-                return sorted(found)
+                return sorted(names)
             query = ListQuery(limit=_PAGE, sort="name", after=page.next)
 
 
@@ -58,5 +58,5 @@ def _owner() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A user id without a name, as in many containers.
+        # The user id has no name, as in many containers.
         return "owner"

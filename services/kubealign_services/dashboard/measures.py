@@ -1,4 +1,4 @@
-"""What this service says of itself to Prometheus."""
+"""Prometheus metrics of the dashboard."""
 
 import time
 from collections.abc import Callable
@@ -14,29 +14,29 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Measures:
-    """Of one application."""
+    """The metrics of one application."""
 
     def __init__(self, hub: Hub) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._answers = Counter(
             "kubealign_dashboard_requests_total",
-            "Answers, by route and status.",
+            "Responses, by route and status.",
             ("method", "route", "status"),
             registry=self._registry,
         )
         self._seconds = Histogram(
             "kubealign_dashboard_request_seconds",
-            "From a request to the beginning of its answer.",
+            "Duration from a request to the start of its response.",
             ("route",),
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self.watch("streams", "Streams that are open.", lambda: hub.streams)
-        self.watch("followed_jobs", "Jobs that somebody follows.", lambda: hub.feeds)
+        self.watch("streams", "Open streams.", lambda: hub.streams)
+        self.watch("followed_jobs", "Jobs that are followed by a stream.", lambda: hub.feeds)
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """A figure kubealign_dashboard_NAME that is asked for at each look."""
+        """Add a gauge kubealign_dashboard_NAME whose value is read at each scrape."""
         Gauge(f"kubealign_dashboard_{name}", text, registry=self._registry).set_function(read)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -48,7 +48,7 @@ class Measures:
 
 
 class Measured:
-    """Counts what goes through."""
+    """Middleware that counts and times the responses."""
 
     def __init__(self, app: ASGIApp, measures: Measures) -> None:
         self._app = app
@@ -58,13 +58,13 @@ class Measured:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = time.perf_counter()
+        started = time.perf_counter()
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 # The route's pattern, never the path: names must not make new series.
                 route = str(getattr(scope.get("route"), "path", "") or "none")
-                seconds = time.perf_counter() - began
+                seconds = time.perf_counter() - started
                 self._measures.answered(scope["method"], route, message["status"], seconds)
             await send(message)
 

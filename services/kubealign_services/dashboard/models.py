@@ -1,4 +1,4 @@
-"""What the API answers, field by field. Names are camelCase on the wire."""
+"""Models of the API's responses. Field names are camelCase in JSON."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -10,13 +10,13 @@ from kubealign.spec.job import API_VERSION, KIND
 
 
 class Answer(BaseModel):
-    """A part of an answer."""
+    """Base of the response models."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
 class Resource(Answer):
-    """An AlignmentJob as its site holds it: a local run is told in the same words as one in a cluster."""
+    """An AlignmentJob. A local run has the same shape as a job of a cluster."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -26,7 +26,7 @@ class Resource(Answer):
         description="name, namespace, uid, creationTimestamp, resourceVersion, labels ...",
         examples=[{"name": "sums", "namespace": "default", "labels": {"team": "maths"}}],
     )
-    spec: dict[str, Any] = Field(description="As docs/spec.md says.", examples=[{"maxSteps": 100}])
+    spec: dict[str, Any] = Field(description="The spec, see docs/spec.md.", examples=[{"maxSteps": 100}])
     status: dict[str, Any] = Field(
         default_factory=dict,
         description="phase, message, step, maxSteps, reward, kl, weightVersion, conditions ...",
@@ -35,12 +35,12 @@ class Resource(Answer):
 
 
 class ListMetadata(Answer):
-    """Where the list goes on."""
+    """Metadata of a page of jobs."""
 
-    continue_: str = Field("", alias="continue", description="Where the next page begins; empty at the end.")
-    remaining_item_count: int | None = Field(None, description="Jobs after this page, where that is known.")
-    total: int | None = Field(None, description="Jobs that match, where that is known.")
-    resource_version: str = Field("", description="A position in the site's history.")
+    continue_: str = Field("", alias="continue", description="Token of the next page; empty on the last page.")
+    remaining_item_count: int | None = Field(None, description="Jobs after this page, if known.")
+    total: int | None = Field(None, description="Matching jobs, if known.")
+    resource_version: str = Field("", description="resourceVersion of the list.")
 
 
 class ResourceList(Answer):
@@ -53,13 +53,13 @@ class ResourceList(Answer):
 
 
 class Session(Answer):
-    """Who asks, and where."""
+    """The caller and the site."""
 
     user: str = Field(examples=["jane"])
     site: Literal["cluster", "local"]
-    read_only: bool = Field(description="No request may change a job.")
-    namespace: str = Field(description="Where a job without a namespace belongs.", examples=["default"])
-    version: str = Field(description="Of kubealign.", examples=["0.1.0"])
+    read_only: bool = Field(description="True: every change of a job is refused.")
+    namespace: str = Field(description="Default namespace of jobs.", examples=["default"])
+    version: str = Field(description="Version of kubealign.", examples=["0.1.0"])
 
 
 class Namespaces(Answer):
@@ -69,7 +69,7 @@ class Namespaces(Answer):
 
 
 class ScaleMetadata(Answer):
-    """Whose scale it is."""
+    """Metadata of a scale."""
 
     name: str = Field(examples=["sums"])
     namespace: str = Field(examples=["default"])
@@ -77,15 +77,15 @@ class ScaleMetadata(Answer):
 
 
 class ScaleSpec(Answer):
-    """What is wanted."""
+    """The desired scale."""
 
-    replicas: int = Field(ge=0, le=2**31 - 1, description="Rollout workers.", examples=[4])
+    replicas: int = Field(ge=0, le=2**31 - 1, description="Desired rollout workers.", examples=[4])
 
 
 class ScaleStatus(Answer):
-    """What there is."""
+    """The observed scale."""
 
-    replicas: int = Field(description="Rollout workers.", examples=[2])
+    replicas: int = Field(description="Running rollout workers.", examples=[2])
 
 
 class Nothing(Answer):
@@ -93,7 +93,7 @@ class Nothing(Answer):
 
 
 class Scale(Answer):
-    """How many rollout workers: autoscaling/v1."""
+    """Number of rollout workers: autoscaling/v1."""
 
     api_version: Literal["autoscaling/v1"] = "autoscaling/v1"
     kind: Literal["Scale"] = "Scale"
@@ -103,25 +103,25 @@ class Scale(Answer):
 
 
 class WantedScale(Answer):
-    """What to send for another number of rollout workers; a whole Scale will do as well."""
+    """A request to change the number of rollout workers; a complete Scale is accepted as well."""
 
     spec: ScaleSpec
 
 
 class Suspension(Answer):
-    """Whether the job shall wait."""
+    """A request to suspend or resume a job."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    suspend: bool = Field(description="true: save, stop and give everything back; false: go on from there.")
+    suspend: bool = Field(description="true: save a checkpoint, stop and release all resources; false: resume.")
 
 
 class StepFigures(Answer):
-    """The figures of one step, as docs/metrics.md explains them."""
+    """Metrics of one step, see docs/metrics.md."""
 
-    entry: str = Field(description="Its place in the stream.", examples=["1763740800000-0"])
+    entry: str = Field(description="Id of the entry in the stream.", examples=["1763740800000-0"])
     step: int = Field(examples=[12])
-    fence: int = Field(description="Of two reports of one step the higher fence holds.", examples=[1])
+    fence: int = Field(description="Of two reports of one step the one with the higher fence is valid.", examples=[1])
     values: dict[str, float | None] = Field(
         description="null: not a number, or infinite.",
         examples=[{"reward/mean": 0.71, "kl/reference": 0.02, "seconds/step": 3.4}],
@@ -133,41 +133,41 @@ class Figures(Answer):
 
     items: list[StepFigures]
     next: str = Field(
-        description="What to give as `after` for those that follow.", examples=["1763740800000-0"]
+        description="Value of `after` for the next request.", examples=["1763740800000-0"]
     )
 
 
 class SampleFigures(Answer):
-    """A response that the policy gave."""
+    """A response that the policy generated."""
 
     entry: str = Field(examples=["1763740800000-3"])
     step: int = Field(examples=[12])
     prompt: str = Field(examples=["12+30="])
     response: str = Field(examples=["42"])
     reward: float | None = Field(examples=[1.0])
-    rewards: dict[str, float | None] = Field(description="By source.", examples=[{"right": 1.0}])
-    weight_version: int = Field(description="Of the weights that wrote it.", examples=[11])
-    truncated: bool = Field(description="It was cut off at the longest length allowed.")
-    group_id: str = Field(description="The same for the responses to one prompt.", examples=["g-12-4"])
-    purpose: str = Field(description="train, or validation.", examples=["train"])
+    rewards: dict[str, float | None] = Field(description="Reward by source.", examples=[{"right": 1.0}])
+    weight_version: int = Field(description="Version of the weights that generated it.", examples=[11])
+    truncated: bool = Field(description="True: cut off at the maximum length.")
+    group_id: str = Field(description="Equal for all responses to one prompt.", examples=["g-12-4"])
+    purpose: str = Field(description="train, validation, stage or judge.", examples=["train"])
     tokens: list[str] = Field(
         default_factory=list,
-        description="The response's, each as the text that it adds.",
+        description="Tokens of the response, each as the text that it adds.",
         examples=[["4", "2"]],
     )
     token_values: dict[str, list[float | None]] = Field(
         default_factory=dict,
-        description="A number for each token: logprobs (the engine's), trainer_logprobs, logprob_gap, kl, "
+        description="One value per token: logprobs (the engine's), trainer_logprobs, logprob_gap, kl, "
         "advantages, values.",
         examples=[{"logprobs": [-0.1, -0.3], "advantages": [0.5, 0.5]}],
     )
 
 
 class Samples(Answer):
-    """Responses."""
+    """A page of samples."""
 
     items: list[SampleFigures]
-    next: str = Field(description="What to give as `after` for newer ones.", examples=["1763740800000-3"])
+    next: str = Field(description="Value of `after` for newer samples.", examples=["1763740800000-3"])
 
 
 class ProcessFigures(Answer):
@@ -179,14 +179,14 @@ class ProcessFigures(Answer):
         description="Waiting, Starting, Ready, Restarting, Finished, Failed or Stopped.", examples=["Ready"]
     )
     restarts: int = Field(examples=[0])
-    message: str = Field(description="What it waits for, or why it failed.", examples=[""])
+    message: str = Field(description="Reason for waiting or failure.", examples=[""])
     started: datetime | None = Field(examples=["2026-11-21T12:00:00Z"])
     says: dict[str, Any] = Field(
-        description="What it last said of itself.",
+        description="The process's last heartbeat.",
         examples=[{"weight_version": 11, "tokens_per_second": 812.5}],
     )
     silent_seconds: float | None = Field(
-        description="Since it said so; null: never, or too long ago.", examples=[0.8]
+        description="Seconds since the last heartbeat; null: none, or it has expired.", examples=[0.8]
     )
     where: str = Field(description="The pod, or the process id.", examples=["sums-rollout-0"])
 
@@ -198,7 +198,7 @@ class Processes(Answer):
 
 
 class Event(Answer):
-    """Something that happened to a job."""
+    """A Kubernetes event of a job."""
 
     time: datetime = Field(examples=["2026-11-21T12:00:00Z"])
     type: str = Field(description="Normal or Warning.", examples=["Normal"])
@@ -208,23 +208,23 @@ class Event(Answer):
 
 
 class Events(Answer):
-    """What happened to a job, oldest first."""
+    """Events of a job, oldest first."""
 
     items: list[Event]
 
 
 class Finding(Answer):
-    """Something that looks sick, or worth knowing, and what people do about it."""
+    """A symptom of an unhealthy job, with a remedy."""
 
     severity: str = Field(description="Critical, Warning or Info.", examples=["Warning"])
     title: str = Field(examples=["KL is running away"])
     detail: str = Field(examples=["kl/reference rose from 0.02 to 3.1 within 20 steps"])
     remedy: str = Field(examples=["raise kl.fixed.coefficient, or lower the learning rate"])
-    metric: str = Field(description="The figure that shows it; empty: none.", examples=["kl/reference"])
-    anchor: str = Field(description="Of docs/cookbook.md.", examples=["kl-running-away"])
+    metric: str = Field(description="The metric that shows it; empty: none.", examples=["kl/reference"])
+    anchor: str = Field(description="Anchor in docs/cookbook.md.", examples=["kl-running-away"])
 
 
 class Health(Answer):
-    """What looks sick; nothing: nothing does."""
+    """Findings about a job; empty when it is healthy."""
 
     items: list[Finding]

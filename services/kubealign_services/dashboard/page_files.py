@@ -1,4 +1,4 @@
-"""The page's own files, and Plotly from its wheel. Nothing here says anything of a job."""
+"""Static files of the web page, and Plotly from its wheel. None of them contain data of a job."""
 
 import gzip
 import hashlib
@@ -21,7 +21,7 @@ from kubealign.spec.base import alias
 PAGE = Path(__file__).with_name("page")
 _FOREVER = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "no-cache"
-# Not every machine's table knows them, and a module of an unknown type is not run.
+# Not every system knows these types, and browsers do not run a module of an unknown type.
 for _type, _suffix in (("text/javascript", ".js"), ("text/css", ".css"), ("image/svg+xml", ".svg")):
     mimetypes.add_type(_type, _suffix)
 
@@ -29,7 +29,7 @@ router = APIRouter(include_in_schema=False)
 
 
 class _Files(StaticFiles):
-    """Asked for each time, and sent where they have changed: after an upgrade no page is half old."""
+    """Static files that browsers revalidate: no page mixes files of two versions after an upgrade."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -41,7 +41,7 @@ class _Files(StaticFiles):
 @router.api_route("/jobs", methods=["GET", "HEAD"])
 @router.api_route("/jobs/{place:path}", methods=["GET", "HEAD"])
 async def index() -> Response:
-    """The page itself, whichever of its views is meant."""
+    """Return the page for any of its views."""
     if not (PAGE / "index.html").is_file():
         raise HTTPException(404)
     return FileResponse(PAGE / "index.html", headers={"Cache-Control": _ASK_AGAIN})
@@ -49,13 +49,13 @@ async def index() -> Response:
 
 @router.api_route("/favicon.ico", methods=["GET", "HEAD"])
 async def favicon() -> Response:
-    """Browsers ask for it whatever the page says."""
+    """Redirect: browsers request this path whatever the page says."""
     return RedirectResponse("/static/favicon.svg", 308)
 
 
 @router.api_route("/static/js/algorithms.js", methods=["GET", "HEAD"])
 async def algorithms() -> Response:
-    """Those that a job can name, as the spec has them."""
+    """Return the algorithm names of the spec as a JavaScript module."""
     names = [alias(Algorithm, member) for member in Algorithm.model_fields]
     script = f"export const ALGORITHMS = {json.dumps(names)};\n"
     return Response(script, media_type="text/javascript", headers={"Cache-Control": _ASK_AGAIN})
@@ -63,20 +63,20 @@ async def algorithms() -> Response:
 
 @router.api_route("/static/plotly.min.js", methods=["GET", "HEAD"])
 def plotly(request: Request) -> Response:
-    """Kept for good where the address says which version it is (`?v=`)."""
-    kept = _FOREVER if request.query_params.get("v") == version("plotly") else _ASK_AGAIN
-    packed = "gzip" in request.headers.get("accept-encoding", "")
-    body, tag = _plotly(packed)
-    headers = {"Cache-Control": kept, "ETag": tag, "Vary": "Accept-Encoding"}
+    """Return Plotly; cached forever when the URL contains its version (`?v=`)."""
+    cache_control = _FOREVER if request.query_params.get("v") == version("plotly") else _ASK_AGAIN
+    is_gzip = "gzip" in request.headers.get("accept-encoding", "")
+    body, tag = _plotly(is_gzip)
+    headers = {"Cache-Control": cache_control, "ETag": tag, "Vary": "Accept-Encoding"}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    if packed:
+    if is_gzip:
         headers["Content-Encoding"] = "gzip"
     return Response(body, media_type="text/javascript", headers=headers)
 
 
 def install(app: FastAPI) -> None:
-    """Have this application serve the page."""
+    """Serve the page from this application."""
     app.include_router(router)
     if PAGE.is_dir():
         app.mount("/static", _Files(directory=PAGE), name="page")
@@ -84,7 +84,7 @@ def install(app: FastAPI) -> None:
 
 @cache
 def _plotly(packed: bool) -> tuple[bytes, str]:
-    """The script and its entity tag; four megabytes, or one and a half."""
+    """Return the script and its entity tag: four megabytes, or one and a half when compressed."""
     spec = find_spec("plotly")
     if spec is None or not spec.submodule_search_locations:
         raise HTTPException(404)

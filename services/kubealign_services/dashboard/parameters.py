@@ -1,4 +1,4 @@
-"""What may stand in an address, and in its query."""
+"""Path and query parameters of the routes."""
 
 from typing import Annotated, TypeAlias
 
@@ -19,7 +19,7 @@ After: TypeAlias = Annotated[
     str,
     Query(
         pattern=ENTRY,
-        description="Those after this entry: what the answer before gave as `next`. 0-0: from the first.",
+        description="Return entries after this one: `next` of the previous response. 0-0: from the first.",
         examples=["0-0"],
     ),
 ]
@@ -29,7 +29,7 @@ Seconds: TypeAlias = Annotated[
         alias="timeoutSeconds",
         ge=1,
         le=86_400,
-        description="End the answer after so long; without it, it goes on while there is something to say.",
+        description="End the stream after this many seconds; default: no limit.",
         examples=[3600],
     ),
 ]

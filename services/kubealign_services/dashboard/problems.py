@@ -1,4 +1,4 @@
-"""What went wrong, as RFC 9457 says it: application/problem+json, for every error of this service."""
+"""Errors as RFC 9457 problem details (application/problem+json), for every error of this service."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,39 +33,39 @@ _STATUS: dict[type[errors.KubealignError], int] = {
 
 
 class Place(BaseModel):
-    """One thing that is wrong with what was sent."""
+    """One invalid part of a request."""
 
     path: str = Field(
-        description="Where: spec.maxSteps, or the name of a parameter; empty: the whole.",
+        description="Path of the invalid part, such as spec.maxSteps, or a parameter name; empty: the body.",
         examples=["spec.maxSteps"],
     )
     message: str = Field(
-        description="What is wrong, and what may stand there.", examples=["must be 1 or more"]
+        description="The error and the allowed values.", examples=["must be 1 or more"]
     )
-    held: str = Field("", description="What stands there, shortened.", examples=["0"])
+    held: str = Field("", description="The invalid value, shortened.", examples=["0"])
 
 
 class Problem(BaseModel):
     """An error, after RFC 9457."""
 
     type: str = Field(
-        description="A name for this kind of error.", examples=["urn:kubealign:problem:job-not-found"]
+        description="URN of this kind of error.", examples=["urn:kubealign:problem:job-not-found"]
     )
     title: str = Field(description="The kind of error in a few words.", examples=["Not Found"])
     status: int = Field(description="The response's status.", ge=400, le=599, examples=[404])
     detail: str = Field(
-        description="What is wrong, and what to do about it.",
+        description="The error and its remedy.",
         examples=["there is no job sums in namespace default"],
     )
     instance: str = Field(
-        description="What was asked.", examples=["/api/v1/namespaces/default/alignmentjobs/sums"]
+        description="Path of the request.", examples=["/api/v1/namespaces/default/alignmentjobs/sums"]
     )
-    errors: list[Place] = Field(default_factory=list, description="Place by place, where they are known.")
+    errors: list[Place] = Field(default_factory=list, description="The invalid parts, if known.")
 
 
 @dataclass
 class Refused(Exception):
-    """Something about the request itself, before anybody looked at a job. `kind`: the problem's name."""
+    """A request that is rejected before a job is accessed. `kind`: name of the problem."""
 
     status: int
     kind: str
@@ -81,7 +81,7 @@ def problem(
     places: Sequence[SpecError] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The response that tells it."""
+    """Return the response for a problem."""
     content: dict[str, Any] = {
         "type": f"urn:kubealign:problem:{kind}",
         "title": HTTPStatus(status).phrase,
@@ -91,7 +91,7 @@ def problem(
     }
     if places:
         content["errors"] = [
-            {"path": place.path, "message": place.message, "held": place.held} for place in places
+            {"path": field.path, "message": field.message, "held": field.held} for field in places
         ]
     headers = dict(headers or {})
     if status == 401:
@@ -102,42 +102,42 @@ def problem(
 
 
 def of_error(instance: str, error: errors.KubealignError) -> Response:
-    """What a site or an access raised."""
-    kind = next((held for held in type(error).__mro__ if held in _STATUS), None)
+    """Return the response for an error that a backend or access has raised."""
+    kind = next((candidate for candidate in type(error).__mro__ if candidate in _STATUS), None)
     status = _STATUS[kind] if kind is not None else 500
-    places = error.errors if isinstance(error, errors.JobInvalid) else ()
-    return problem(instance, status, _kebab(type(error).__name__), str(error), places)
+    fields = error.errors if isinstance(error, errors.JobInvalid) else ()
+    return problem(instance, status, _kebab(type(error).__name__), str(error), fields)
 
 
 def install(app: FastAPI) -> None:
-    """Have this application answer every error as a problem."""
+    """Make the application answer every error as a problem."""
 
     async def known(request: Request, error: Exception) -> Response:
         return of_error(request.url.path, cast(errors.KubealignError, error))
 
     async def refused(request: Request, error: Exception) -> Response:
-        held = cast(Refused, error)
-        return problem(request.url.path, held.status, held.kind, held.detail, headers=held.headers)
+        rejected = cast(Refused, error)
+        return problem(request.url.path, rejected.status, rejected.kind, rejected.detail, headers=rejected.headers)
 
     async def unread(request: Request, error: Exception) -> Response:
-        places = [_place(held) for held in cast(RequestValidationError, error).errors()]
-        detail = "; ".join(str(place) for place in places)
-        return problem(request.url.path, 422, "invalid-request", detail, places)
+        fields = [_place(details) for details in cast(RequestValidationError, error).errors()]
+        detail = "; ".join(str(field) for field in fields)
+        return problem(request.url.path, 422, "invalid-request", detail, fields)
 
     async def unrouted(request: Request, error: Exception) -> Response:
-        held = cast(HTTPException, error)
-        headers = dict(held.headers or {})
-        detail = f"there is nothing at {request.url.path}" if held.status_code == 404 else str(held.detail)
-        if held.status_code == 405:
-            # The router names the methods of one route; a path may have several.
+        http_error = cast(HTTPException, error)
+        headers = dict(http_error.headers or {})
+        detail = f"{request.url.path} does not exist" if http_error.status_code == 404 else str(http_error.detail)
+        if http_error.status_code == 405:
+            # The router lists the methods of one route; a path may have several routes.
             allowed = ", ".join(sorted(_methods(app, request.scope)))
             headers["Allow"] = allowed
-            detail = f"{request.method} is not possible here: {allowed} are"
-        kind = _kebab(HTTPStatus(held.status_code).phrase.replace(" ", ""))
-        return problem(request.url.path, held.status_code, kind, detail, headers=headers)
+            detail = f"{request.method} is not supported here: use {allowed}"
+        kind = _kebab(HTTPStatus(http_error.status_code).phrase.replace(" ", ""))
+        return problem(request.url.path, http_error.status_code, kind, detail, headers=headers)
 
     async def broken(request: Request, error: Exception) -> Response:
-        detail = "the dashboard itself failed: its log says how"
+        detail = "internal error of the dashboard: see its log"
         return problem(request.url.path, 500, "internal", detail)
 
     app.add_exception_handler(errors.KubealignError, known)
@@ -148,21 +148,21 @@ def install(app: FastAPI) -> None:
 
 
 def _methods(app: FastAPI, scope: Scope) -> set[str]:
-    found: set[str] = set()
+    allowed: set[str] = set()
     for route in iter_route_contexts(app.routes):
         pattern = route.path_regex
         if pattern is not None and pattern.match(scope["path"]):
-            found |= set(route.methods or ())
-    return found
+            allowed |= set(route.methods or ())
+    return allowed
 
 
 def _place(error: Mapping[str, Any]) -> SpecError:
-    where = [str(part) for part in error.get("loc", ())]
-    held = error.get("input")
+    path_parts = [str(part) for part in error.get("loc", ())]
+    value = error.get("input")
     return SpecError(
         str(error.get("msg", "is not valid")),
-        path=".".join(where[1:] or where),
-        held="" if held is None or error.get("type") == "missing" else shown(held),
+        path=".".join(path_parts[1:] or path_parts),
+        held="" if value is None or error.get("type") == "missing" else shown(value),
     )
 
 

@@ -1,4 +1,4 @@
-"""The last steps of the jobs that people look at, read once and kept up."""
+"""A cache of the last steps of jobs that are viewed; each request only reads new entries."""
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -21,28 +21,28 @@ class _Kept:
 
 
 class RecentSteps:
-    """Of a bounded number of jobs, those looked at last; each asked for what is new alone."""
+    """The last steps of a bounded number of jobs, least recently used first out."""
 
     def __init__(self, reader: Site) -> None:
         self._reader = reader
         self._jobs: OrderedDict[JobRef, _Kept] = OrderedDict()
 
     async def of(self, record: JobRecord) -> Sequence[StepMetrics]:
-        """The last thousand, oldest first. Raises what the reader raises."""
-        kept = self._jobs.get(record.ref)
-        if kept is None or kept.uid != record.uid:
-            kept = self._jobs[record.ref] = _Kept(record.uid)
+        """Return the last thousand steps, oldest first. Raises the errors of the reader."""
+        job_steps = self._jobs.get(record.ref)
+        if job_steps is None or job_steps.uid != record.uid:
+            job_steps = self._jobs[record.ref] = _Kept(record.uid)
         self._jobs.move_to_end(record.ref)
         while len(self._jobs) > _JOBS:
             self._jobs.popitem(last=False)
         while True:
-            after = kept.after
+            after = job_steps.after
             page = await self._reader.metrics(record.ref, after, _PAGE)
-            if kept.after != after:
-                # Another request has read the same meanwhile.
+            if job_steps.after != after:
+                # A concurrent request has read the same page.
                 continue
-            kept.steps.extend(page)
+            job_steps.steps.extend(page)
             if page:
-                kept.after = page[-1].entry
+                job_steps.after = page[-1].entry
             if len(page) < _PAGE:
-                return list(kept.steps)
+                return list(job_steps.steps)

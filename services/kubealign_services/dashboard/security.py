@@ -1,4 +1,5 @@
-"""What protects a browser that has this open: headers on every answer, and a look at who it thinks we are."""
+"""Middleware that protects the browser: security headers on every response, and a check of the Host header.
+"""
 
 from collections.abc import Collection
 
@@ -7,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kubealign_services.dashboard.problems import problem
 
-# Plotly writes style elements, and pictures of a curve are blobs; everything else is a file of ours.
+# Plotly writes style elements, and exported images are blobs; everything else is a static file.
 _PAGE_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -34,7 +35,7 @@ _HEADERS = {
 
 
 class SecurityHeaders:
-    """Data is nothing to run, to guess the type of, to frame or to keep."""
+    """Adds security headers. Data responses must not be executed, sniffed, framed or cached."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -59,8 +60,11 @@ class SecurityHeaders:
 
 
 class KnownHosts:
-    """Refuses requests that were sent to another host's name: a page elsewhere can have its own name point to
-    this machine (DNS rebinding), and would then be of our origin."""
+    """Rejects requests for unknown host names.
+
+    A foreign site can resolve its own name to this machine (DNS rebinding) and would then share the page's
+    origin.
+    """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
         self._app = app
@@ -71,14 +75,14 @@ class KnownHosts:
             named = Headers(scope=scope).get("host", "")
             if _host(named) not in self._hosts:
                 known = ", ".join(sorted(self._hosts))
-                detail = f"this is not {named or 'a host without a name'}: open it as {known}"
+                detail = f"unknown host {named or '(empty)'}: use {known}"
                 await problem(scope["path"], 421, "unknown-host", detail)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
 def _host(named: str) -> str:
-    """Without the port."""
+    """Return the host without the port."""
     if named.startswith("["):
         return named[1:].partition("]")[0].lower()
     return named.partition(":")[0].lower()

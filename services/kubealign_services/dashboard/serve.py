@@ -1,4 +1,4 @@
-"""The dashboard of this machine's runs, as `kubealign dashboard` opens it."""
+"""The dashboard of this machine's runs, as started by `kubealign dashboard`."""
 
 import socket
 import sys
@@ -14,8 +14,15 @@ _NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def serve_local(runs_dir: Path, host: str = "127.0.0.1", port: int = 0, open_browser: bool = False) -> int:
-    """Until Ctrl-C or SIGTERM; the exit code. Prints the address, with the token that opens it. `port` 0: a
-    free one; `host`: an address of this machine, or a name of it."""
+    """Serve until Ctrl-C or SIGTERM. Prints the address with its access token.
+
+    Args:
+        host: An address or name of this machine.
+        port: 0: a free port.
+
+    Returns:
+        The exit code.
+    """
     try:
         listener = _listener(host, port)
     except OSError as error:
@@ -33,13 +40,13 @@ def serve_local(runs_dir: Path, host: str = "127.0.0.1", port: int = 0, open_bro
 
 
 def serve_runs(runs_dir: Path, token: str, listener: socket.socket, host: str = "127.0.0.1") -> None:
-    """On a socket that listens already, until a signal comes."""
+    """Serve on a listening socket until a signal arrives."""
     access = LocalAccess(runs_dir.absolute(), token)
     serve(create_app(access, hosts=(host, *_NAMES)), [listener])
 
 
 def address(host: str, port: int, token: str) -> str:
-    """What to open. A host that stands for all of them is told as this machine."""
+    """Return the URL to open. A wildcard host is replaced by the loopback address."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?token={token}"
 

@@ -1,4 +1,4 @@
-"""uvicorn, ended in good order: streams first, then whatever else is under way."""
+"""A uvicorn server with an orderly shutdown: streams first, then all other requests."""
 
 import asyncio
 import socket
@@ -8,12 +8,12 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-#: What a request that is no stream may still take once the end has come.
+#: Time that a request other than a stream may still take after the shutdown has begun.
 _GRACE_SECONDS = 10
 
 
 class Server(uvicorn.Server):
-    """Of one application. SIGTERM and SIGINT end it, a second one at once."""
+    """The server of one application. SIGTERM and SIGINT stop it, a second signal at once."""
 
     def __init__(self, app: FastAPI, *, log_level: str = "warning", **settings: object) -> None:
         self._application = app
@@ -29,17 +29,17 @@ class Server(uvicorn.Server):
         )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # Without what uvicorn does besides: raise the signal again when all is over, and so fail by it.
+        # uvicorn would also raise the signal again after the shutdown, and so exit with an error.
         self.force_exit = self.should_exit
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Before connections are waited for: a stream ends by nothing else.
+        # Before uvicorn waits for connections: nothing else ends a stream.
         self._application.state.hub.close()
         await super().shutdown(sockets)
 
 
 def serve(app: FastAPI, sockets: Sequence[socket.socket], **settings: object) -> None:
-    """Serve on these listening sockets until a signal comes."""
+    """Serve on these listening sockets until a signal arrives."""
     server = Server(app, **settings)  # type: ignore[arg-type]
     asyncio.run(server.serve(list(sockets)))

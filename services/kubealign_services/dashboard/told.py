@@ -1,4 +1,4 @@
-"""What a site holds, in the words of the API."""
+"""Serializers from the client's records to the JSON of the API."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,12 +10,16 @@ from kubealign_services.dashboard.wire import finite
 
 
 def resource(record: JobRecord) -> dict[str, Any]:
-    """With apiVersion and kind, which a list's items may lack."""
+    """Return the job with apiVersion and kind, which the items of a list may lack."""
     return {"apiVersion": API_VERSION, "kind": KIND, **record.resource}
 
 
 def page(held: JobPage, before: int | None) -> dict[str, Any]:
-    """A list. `before`: how many jobs stood on the pages before, where that is known."""
+    """Return a list of jobs.
+
+    Args:
+        before: Number of jobs on the previous pages, if known.
+    """
     metadata: dict[str, Any] = {"continue": held.next, "resourceVersion": held.resource_version}
     if held.total is not None:
         metadata["total"] = held.total
@@ -39,8 +43,12 @@ def step(held: StepMetrics) -> dict[str, Any]:
 
 
 def sample(held: Sample, *, tokens: bool = True) -> dict[str, Any]:
-    """`tokens`: with what is known of each."""
-    told: dict[str, Any] = {
+    """Return a sample.
+
+    Args:
+        tokens: Include tokens and their values.
+    """
+    document: dict[str, Any] = {
         "entry": held.entry,
         "step": held.step,
         "prompt": held.prompt,
@@ -53,11 +61,11 @@ def sample(held: Sample, *, tokens: bool = True) -> dict[str, Any]:
         "purpose": held.purpose,
     }
     if tokens:
-        told["tokens"] = list(held.tokens)
-        told["tokenValues"] = {
+        document["tokens"] = list(held.tokens)
+        document["tokenValues"] = {
             name: [finite(value) for value in values] for name, values in held.token_values.items()
         }
-    return told
+    return document
 
 
 def processes(held: Iterable[ProcessRecord]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""JSON as it leaves this service: one line, no NaN and no infinity."""
+"""JSON encoding of the responses: one line, without NaN and infinity."""
 
 import json
 import math
@@ -11,24 +11,24 @@ JSON = "application/json"
 
 
 def encode(value: Any) -> bytes:
-    """UTF-8 on one line. Numbers that JSON lacks become null."""
+    """Encode as UTF-8 JSON on one line. NaN and infinity become null."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
         text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # A lone surrogate, which JSON's escapes can spell, has no UTF-8.
+    # JSON escapes can spell a lone surrogate, which UTF-8 cannot encode.
     return text.encode("utf-8", "replace")
 
 
 def answer(
     value: Any, status: int = 200, headers: Mapping[str, str] | None = None, media_type: str = JSON
 ) -> Response:
-    """A response with this value as JSON."""
+    """Return a response with this value as JSON."""
     return Response(encode(value), status, dict(headers or {}), media_type)
 
 
 def finite(number: float | None) -> float | None:
-    """None for NaN and infinity."""
+    """Return the number, or None for NaN and infinity."""
     return number if number is not None and math.isfinite(number) else None
 
 
@@ -36,7 +36,7 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return finite(value)
     if isinstance(value, Mapping):
-        return {str(name): _finite(held) for name, held in value.items()}
+        return {str(name): _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(held) for held in value]
+        return [_finite(item) for item in value]
     return value

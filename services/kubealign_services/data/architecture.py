@@ -1,4 +1,4 @@
-"""A model from nothing: a config, random weights drawn from the seed, and a tokenizer."""
+"""Construction of a model from a config: random weights drawn from the seed, and a tokenizer."""
 
 import dataclasses
 import difflib
@@ -20,19 +20,21 @@ from kubealign_services.data.errors import DataError
 from kubealign_services.data.tokenizers import vocabulary_end
 
 _FROM_TOKENIZER = ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")
-# What configs take besides their fields: older spellings of rope_parameters.
+# Accepted besides the config's fields: older spellings of rope_parameters.
 _ROPE = ("rope_theta", "rope_scaling")
 
 
 def make_model(
     architecture: dict[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int, folder: Path, place: str
 ) -> None:
-    """Write a Hugging Face folder: safetensors in float32, config, tokenizer. The same seed gives the
-    same weights.
+    """Write a Hugging Face folder: safetensors in float32, config, tokenizer. The same seed gives the same
+    weights.
 
-    place: path of `architecture` in the spec, for errors. Raises DataError for a model_type that is not
-    known, a name that its config does not have, sizes that do not go together, or a model that is not a
-    causal language model.
+    Args:
+        place: Path of `architecture` in the spec, for errors.
+
+    Raises DataError for an unknown model_type, a field that its config does not have, inconsistent sizes,
+    or a model that is not a causal language model.
     """
     config = make_config(architecture, tokenizer, place)
     try:
@@ -42,7 +44,7 @@ def make_model(
                 config, dtype=torch.float32
             )
     except Exception as error:
-        raise DataError(f"{place}: no causal language model can be made of it: {_brief(error)}") from error
+        raise DataError(f"{place}: no causal language model can be built from it: {_brief(error)}") from error
     disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -51,8 +53,10 @@ def make_model(
 def make_config(
     architecture: dict[str, Any], tokenizer: PreTrainedTokenizerBase, place: str
 ) -> PretrainedConfig:
-    """The config, with the vocabulary's size and the special ids of the tokenizer. Raises DataError as
-    `make_model`."""
+    """Build the config, with the vocabulary size and the special token ids of the tokenizer.
+
+    Raises DataError as `build_model`.
+    """
     sizes = dict(architecture)
     model_type = sizes.pop("model_type", None)
     if model_type not in CONFIG_MAPPING:
@@ -70,20 +74,22 @@ def make_config(
             pad_token_id=tokenizer.pad_token_id,
         )
     except Exception as error:
-        raise DataError(f"{place}: no {model_type} config can be made of it: {_brief(error)}") from error
+        raise DataError(f"{place}: no {model_type} config can be built from it: {_brief(error)}") from error
 
 
-def _check_names(sizes: dict[str, Any], config: type[PretrainedConfig], model_type: str, place: str) -> None:
+def _check_names(
+    sizes: dict[str, Any], config: type[PretrainedConfig], model_type: str, spec_path: str
+) -> None:
     fields = {field.name for field in dataclasses.fields(config)} | set(config.attribute_map)
     if "rope_parameters" in fields:
         fields |= set(_ROPE)
     for name in sizes:
         if name in _FROM_TOKENIZER:
-            raise DataError(f"{place}.{name}: it is taken from the tokenizer: remove it")
+            raise DataError(f"{spec_path}.{name}: it is taken from the tokenizer: remove it")
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise DataError(f"{place}.{name}: {model_type} configs have no such field{hint}")
+            raise DataError(f"{spec_path}.{name}: {model_type} configs have no such field{hint}")
 
 
 def _brief(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""One row's columns, read as what they must hold; errors name the row, the column and what it held."""
+"""Typed access to the columns of one row; errors name the row, the column and its value."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,18 +9,20 @@ from kubealign_services.data.example import Message
 
 
 class Cells:
-    """The columns of row `number` (from 0). Every method raises DataError for a column that is missing or
-    holds something else."""
+    """The columns of row `number` (from 0).
+
+    Every method raises DataError for a column that is missing or has another type.
+    """
 
     def __init__(self, row: Mapping[str, Any], number: int) -> None:
         self._row = row
         self._row_name = f"row {number + 1}"
 
     def value(self, column: str) -> Any:
-        """Whatever it holds."""
+        """Return the value of any type."""
         if column not in self._row:
-            held = ", ".join(map(repr, self._row))
-            raise DataError(f"{self._row_name} has no column {column!r}; it has {held}")
+            names = ", ".join(map(repr, self._row))
+            raise DataError(f"{self._row_name} has no column {column!r}; it has {names}")
         return self._row[column]
 
     def text(self, column: str) -> str:
@@ -30,28 +32,28 @@ class Cells:
         return value
 
     def number(self, column: str) -> float:
-        """A finite number."""
+        """Return a finite number."""
         value = self.value(column)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise DataError(f"{self._holds(column)}, not a finite number")
         return float(value)
 
     def ratings(self, columns: Sequence[str]) -> list[float | None]:
-        """A finite number each, None where it is not known; at least one is."""
+        """Return finite numbers, None for an unknown one; at least one is known."""
         ratings = [None if self.value(column) is None else self.number(column) for column in columns]
         if all(rating is None for rating in ratings):
             raise DataError(f"{self._row_name}: {', '.join(map(repr, columns))} are null: one must be known")
         return ratings
 
     def label(self, column: str) -> bool:
-        """true or false; also 1 or 0."""
+        """Return a boolean; 1 and 0 are accepted too."""
         value = self.value(column)
         if not isinstance(value, int | float) or value not in (0, 1):
-            raise DataError(f"{self._holds(column)}, not true or false (1 and 0 stand for them)")
+            raise DataError(f"{self._holds(column)}, not true or false (nor 1 or 0)")
         return bool(value)
 
     def plain(self, column: str) -> str:
-        """A text as it is; a number as a person writes it (4, not 4.0); true or false."""
+        """Return the value as template text: text as is, 4 rather than 4.0, true or false."""
         value = self.value(column)
         if isinstance(value, str):
             return value
@@ -64,7 +66,7 @@ class Cells:
         raise DataError(f"{self._holds(column)}, not a text or a number to be put into the template")
 
     def messages(self, column: str, last_role: str) -> list[Message]:
-        """Messages whose last one is of this role; before an assistant's there is another."""
+        """Return a list of messages that ends with this role; an assistant's message has one before it."""
         value = self.value(column)
         if not isinstance(value, list) or not value:
             raise DataError(f"{self._holds(column)}, not a list of messages")
@@ -77,7 +79,7 @@ class Cells:
         return messages
 
     def error(self, column: str, message: str) -> DataError:
-        """What is wrong with a column."""
+        """Return an error about a column."""
         return DataError(f"{self._row_name}: column {column!r}: {message}")
 
     def _message(self, column: str, index: int, item: Any) -> Message:
@@ -88,8 +90,8 @@ class Cells:
                 f"{self._row_name}: column {column!r}, message {index + 1} is {_shown(item)}, "
                 "not {role: text, content: text}"
             )
-        # Parquet gives every message the keys of all; what a message lacks is null.
-        return {key: held for key, held in item.items() if held is not None}
+        # Parquet gives every message the union of all keys, with null for missing ones.
+        return {key: field for key, field in item.items() if field is not None}
 
     def _holds(self, column: str) -> str:
         return f"{self._row_name}: column {column!r} holds {_shown(self._row[column])}"

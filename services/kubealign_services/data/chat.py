@@ -1,4 +1,4 @@
-"""Messages to text: by the tokenizer's own chat template, or by a plain one where it has none."""
+"""Rendering of messages to text, with the tokenizer's chat template or a plain default."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,8 +10,8 @@ from kubealign_services.data.errors import DataError
 from kubealign_services.data.example import Message
 from kubealign_services.data.tokenizers import begins_with
 
-# Words only, no token of its own: the vocabulary stays as it is. Line ends are in expressions, because a
-# template loses those that follow a block.
+# Plain words and no special tokens: the vocabulary is unchanged. Line breaks are inside expressions, because
+# jinja strips those that follow a block.
 _MESSAGES = (
     "{% for message in messages %}"
     "{{ message['role'] | capitalize + ':\n' + message['content'] }}"
@@ -22,10 +22,10 @@ _MESSAGES = (
 
 
 def ensure_template(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Give the tokenizer the plain template where it has none. True: it did.
+    """Give the tokenizer the plain template where it has none; return True if it did not have one.
 
     The plain template writes each message as `Role:`, a new line, the content, the end-of-sequence token
-    after an assistant's, and an empty line; it begins as the tokenizer begins any text.
+    after an assistant's message, and an empty line; it begins as the tokenizer begins any text.
     """
     if tokenizer.chat_template:
         return False
@@ -37,28 +37,34 @@ def ensure_template(tokenizer: PreTrainedTokenizerBase) -> bool:
 def written(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], number: int, opening: bool = False
 ) -> str:
-    """The messages as the template writes them. opening: and the opening of the assistant's answer. Raises
-    DataError for row `number` where the template refuses them."""
+    """Render the messages with the chat template.
+
+    Args:
+        opening: Append the opening of the assistant's answer.
+
+    Raises DataError for row `number` where the template rejects the messages.
+    """
     with refused(number):
         text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opening)
     return str(text)
 
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], number: int) -> str:
-    """The messages as the template writes them, up to where the assistant's answer begins. Raises
-    DataError where the template refuses them."""
+    """Render the messages up to where the assistant's answer begins. Raises DataError where the template
+    rejects them.
+    """
     return written(tokenizer, messages, number, opening=True)
 
 
 @contextmanager
 def refused(number: int) -> Iterator[None]:
-    """What a template raises, as a DataError of row `number`."""
+    """Convert template errors to a DataError of row `number`."""
     try:
         yield
     except (jinja2.TemplateError, TypeError, KeyError) as error:
-        raise DataError(f"row {number + 1}: the chat template refuses its messages: {error}") from error
+        raise DataError(f"row {number + 1}: the chat template rejects its messages: {error}") from error
 
 
 def template_texts(messages: Iterable[Message]) -> list[str]:
-    """What the plain template writes for these messages: what a tokenizer trained on them has to know."""
+    """Return the plain template's text of these messages, as training text for a tokenizer."""
     return [f"{message['role'].capitalize()}:\n{message['content']}\n\n" for message in messages]

@@ -1,5 +1,4 @@
-"""Prepared rows to a packed batch. Sequences lie one after another: there is no padding, so no side to
-pad on."""
+"""Collation of prepared rows to a packed batch. Sequences are concatenated without padding."""
 
 import math
 from collections.abc import Sequence
@@ -12,14 +11,19 @@ from kubealign_services.data.prepared import PreparedRow
 
 
 def collate(rows: Sequence[PreparedRow], names: Sequence[str], kind: str) -> Batch:
-    """A batch of S sequences, each a prompt with a response, and T tokens. names: one for each row.
+    """Build a batch of S sequences, each a prompt with a response, and T tokens.
 
-    Token column loss_mask: uint8 [T], 1 on the response's tokens, the end-of-sequence included; of a
-    conversation, on the imitated turns' tokens. Sample ids are the names.
-    preferences: chosen and rejected lie side by side, as NAME/chosen and NAME/rejected; where the rows rate
-    them, the sequence column rating, float32 [S]. ratings: the sequence column ratings, float32 [S, N], NaN
-    for one that is not known. unpaired: the sequence column label, uint8 [S]. Raises ValueError for rows
-    that lack a response.
+    Token column loss_mask: uint8 [T], 1 on the response's tokens, end-of-sequence included; in a
+    conversation, on the tokens of the imitated turns. Sample ids are the names.
+    preferences: chosen and rejected are adjacent, as NAME/chosen and NAME/rejected; where the rows are
+    rated, the sequence column rating, float32 [S]. ratings: the sequence column ratings, float32 [S, N],
+    NaN for an unknown one.
+    unpaired: the sequence column label, uint8 [S].
+
+    Args:
+        names: One for each row.
+
+    Raises ValueError for rows without a response.
     """
     sequences: list[tuple[str, list[int], list[int]]] = []
     mask: list[int] = []
@@ -43,10 +47,12 @@ def _responses(row: PreparedRow, name: str, kind: str) -> list[tuple[str, list[i
 
 
 def _said(rows: Sequence[PreparedRow], kind: str) -> dict[str, Tensor]:
-    """What the rows say of their responses."""
+    """Return the sequence columns of ratings or labels."""
     if kind == "ratings":
-        known = [[math.nan if held is None else held for held in row.ratings or ()] for row in rows]
-        return {"ratings": torch.tensor(known, dtype=torch.float32)}
+        rows_of_ratings = [
+            [math.nan if rating is None else rating for rating in row.ratings or ()] for row in rows
+        ]
+        return {"ratings": torch.tensor(rows_of_ratings, dtype=torch.float32)}
     if kind == "unpaired":
         return {"label": torch.tensor([row.label for row in rows], dtype=torch.uint8)}
     rated = [side for row in rows for side in (row.chosen_rating, row.rejected_rating)]

@@ -1,4 +1,4 @@
-"""The columns of a row that travel with its prompt to the rewards, as JSON."""
+"""JSON encoding of the row columns that accompany a prompt to the rewards."""
 
 import json
 import math
@@ -8,18 +8,19 @@ from typing import Any
 
 
 def to_json(columns: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """(JSON object, names of the columns left out because JSON cannot hold them, such as images and bytes).
+    """Encode columns as a JSON object.
 
-    Dates and times become ISO 8601 text; NaN and infinities, which JSON lacks, become null.
+    Returns (JSON object, names of columns left out because JSON cannot represent them, such as images and
+    bytes). Dates and times become ISO 8601 text; NaN and infinities, which JSON lacks, become null.
     """
-    kept: dict[str, str] = {}
+    encoded: dict[str, str] = {}
     left_out: list[str] = []
     for name, value in columns.items():
         try:
-            kept[name] = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+            encoded[name] = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
         except TypeError:
             left_out.append(name)
-    body = ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in kept.items())
+    body = ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {value}" for name, value in encoded.items())
     return "{" + body + "}", left_out
 
 

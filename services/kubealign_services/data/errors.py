@@ -1,8 +1,8 @@
-"""What is wrong with the data, a tokenizer or a model, as a person would say it."""
+"""Errors in data, tokenizers and models."""
 
 
 class DataError(ValueError):
-    """Data, tokenizer or model cannot be used as the job asks; starting again does not mend it.
+    """Data, tokenizer or model cannot be used as the job asks; a restart does not help.
 
     The message names the field, the cause and, where one is known, the remedy.
     """

@@ -1,16 +1,17 @@
-"""What a row says, before it is tokens."""
+"""Examples: parsed rows before tokenisation."""
 
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-#: role, content, and what else the chat template reads.
+#: role, content, and other fields that the chat template reads.
 Message: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A conversation of which several of the assistant's messages may be imitated. imitated: their indices,
-    at least one."""
+    """A conversation in which several assistant messages may be imitated. imitated: their indices, at least
+    one.
+    """
 
     messages: list[Message]
     imitated: list[int]
@@ -18,11 +19,12 @@ class Dialogue:
 
 @dataclass(frozen=True)
 class Example:
-    """What a row says. `number` is its index in the source, from 0 (errors count from 1).
+    """A parsed row. `number` is its index in the source, from 0 (errors count from 1).
 
-    responses: "response", or "chosen" and "rejected", or none for rows that are prompts only and for a
-    dialogue. ratings: None for one that is not known. dialogue: where more than the last message is
-    imitated; the prompt is then what stands before the first that is.
+    responses: "response", or "chosen" and "rejected", or none for rows with a prompt only and for a
+    dialogue. ratings:
+    None for an unknown rating. dialogue: where more than the last message is imitated; the prompt then
+    holds the messages before the first imitated one.
     """
 
     number: int

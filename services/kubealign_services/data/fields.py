@@ -1,4 +1,4 @@
-"""Field mapping: which columns of a row hold the prompt, the responses and what is said of them."""
+"""Field mapping: parses a row into an example by the columns that the spec's format names."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -13,34 +13,34 @@ from kubealign_services.data.turns import imitated
 
 DataSet: TypeAlias = Prompts | Demonstrations | Preferences | Ratings | Unpaired
 
-#: Fields of a format that name no column.
+#: Format fields that do not name a column.
 _NO_COLUMN = ("turns",)
 
 
 def named_columns(data: DataSet, place: str) -> dict[str, str]:
-    """Path of the field in the spec -> the column it names, such as data.prompts.format.text.prompt ->
-    question."""
+    """Return path of the field in the spec -> named column, such as data.prompts.format.text.prompt ->
+    question.
+    """
     layout = data.format.value
     prefix = f"{place}.format.{alias(type(data.format), data.format.member)}"
-    named: dict[str, str] = {}
-    for name, held in layout:
+    columns: dict[str, str] = {}
+    for name, setting in layout:
         path = f"{prefix}.{alias(type(layout), name)}"
-        if isinstance(held, list):
-            named |= {f"{path}[{index}]": column for index, column in enumerate(held)}
-        elif held is not None and name not in _NO_COLUMN:
-            named[path] = str(held)
-    return named
+        if isinstance(setting, list):
+            columns |= {f"{path}[{index}]": column for index, column in enumerate(setting)}
+        elif setting is not None and name not in _NO_COLUMN:
+            columns[path] = str(setting)
+    return columns
 
 
 def prompt_column(data: DataSet) -> str | None:
-    """The column that holds the prompt's text; None where prompts are messages."""
+    """Return the column with the prompt's text; None where prompts are messages."""
     text = data.format.text
     return None if text is None else text.prompt
 
 
 def read(data: DataSet, row: Mapping[str, Any], number: int) -> Example:
-    """The row's example. Raises DataError for a column that is missing or holds something else than it
-    must."""
+    """Parse the row into an example. Raises DataError for a column that is missing or has another type."""
     cells = Cells(row, number)
     if data.format.text is not None:
         parts = _texts(data, cells)
@@ -79,8 +79,8 @@ def _messages(data: DataSet, cells: Cells) -> dict[str, Any]:
 def _pair_of_messages(data: Preferences, cells: Cells, number: int) -> dict[str, Any]:
     layout = data.format.value
     *prompt, better = cells.messages(layout.chosen, "assistant")
-    *other, worse = cells.messages(layout.rejected, "assistant")
-    if prompt != other:
+    *rejected_prompt, worse = cells.messages(layout.rejected, "assistant")
+    if prompt != rejected_prompt:
         raise DataError(
             f"row {number + 1}: {layout.chosen!r} and {layout.rejected!r} differ before their last message: "
             "a preference is between two answers to one prompt"
@@ -91,7 +91,7 @@ def _pair_of_messages(data: Preferences, cells: Cells, number: int) -> dict[str,
 
 
 def _said(data: DataSet, cells: Cells) -> dict[str, Any]:
-    """What the row says of its responses."""
+    """Return the ratings or the label of the row."""
     layout = data.format.value
     if isinstance(data, Ratings):
         return {"ratings": cells.ratings(layout.ratings)}

@@ -1,7 +1,7 @@
-"""A row's prompt with another row's response: what a method compares responses with that fit nothing.
+"""Mismatched pairs for KTO's KL estimate: a row's prompt with another row's response.
 
-The other row is the same in every epoch and at every restart, so what a frozen model says of the pair can be
-kept: half of the rows further on, or the next after it with another prompt.
+The other row is the same in every epoch and after every restart, so that scores of a frozen model for the
+pair can be cached: half of the rows further on, or the next one after it with another prompt.
 """
 
 from collections.abc import Sequence
@@ -16,37 +16,43 @@ _TRIES = 64
 
 
 def with_mismatched(batch: Batch, indices: Sequence[int], rows: Sequence[PreparedRow]) -> Batch:
-    """The batch's sequences, then as many companions: those of the same rows with other rows' responses,
-    named NAME/mismatched.
+    """Append as many auxiliary sequences to the batch: the same rows with other rows' responses, named
+    NAME/mismatched.
 
-    indices: the batch's rows, one for each sequence, as places among `rows`. Columns other than loss_mask and
-    companion are 0 for companions."""
+    Columns other than loss_mask and companion are 0 for auxiliary sequences.
+
+    Args:
+        indices: Index in `rows` of each sequence of the batch.
+    """
     pairs = [(rows[index].prompt_tokens, _response(rows[partner(index, rows)])) for index in indices]
-    others = pack(
+    auxiliary = pack(
         [prompt + response for prompt, response in pairs], [f"{name}/mismatched" for name in batch.sample_ids]
     )
     mask = [bit for prompt, response in pairs for bit in [0] * len(prompt) + [1] * len(response)]
-    others.token_columns = {
-        name: column.new_zeros((len(others.tokens), *column.shape[1:]))
+    auxiliary.token_columns = {
+        name: column.new_zeros((len(auxiliary.tokens), *column.shape[1:]))
         for name, column in batch.token_columns.items()
     }
-    others.token_columns["loss_mask"] = torch.tensor(mask, dtype=torch.uint8)
-    others.sequence_columns = {name: torch.zeros_like(c) for name, c in batch.sequence_columns.items()}
+    auxiliary.token_columns["loss_mask"] = torch.tensor(mask, dtype=torch.uint8)
+    auxiliary.sequence_columns = {name: torch.zeros_like(c) for name, c in batch.sequence_columns.items()}
     batch.sequence_columns[COMPANION] = torch.zeros(len(batch), dtype=torch.uint8)
-    others.sequence_columns[COMPANION] = torch.ones(len(batch), dtype=torch.uint8)
-    return concatenate([batch, others])
+    auxiliary.sequence_columns[COMPANION] = torch.ones(len(batch), dtype=torch.uint8)
+    return concatenate([batch, auxiliary])
 
 
 def partner(index: int, rows: Sequence[PreparedRow]) -> int:
-    """The row, of two or more, whose response goes with the prompt of this one. Where many in a row have
-    the same prompt it may be one of them, but never itself."""
+    """Return the row, of two or more, whose response is paired with the prompt of row `index`.
+
+    Among many consecutive rows with the same prompt it may have that prompt too, but is never the row
+    itself.
+    """
     count = len(rows)
     first = (index + count // 2) % count
     prompt = rows[index].prompt_tokens
-    for away in range(min(count, _TRIES)):
-        other = (first + away) % count
-        if rows[other].prompt_tokens != prompt:
-            return other
+    for offset in range(min(count, _TRIES)):
+        candidate = (first + offset) % count
+        if rows[candidate].prompt_tokens != prompt:
+            return candidate
     return first
 
 

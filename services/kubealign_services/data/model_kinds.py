@@ -1,5 +1,6 @@
-"""Whether each of a job's models is what its role needs: a language model, or a reward model with the right
-scores."""
+"""Checks that each of a job's models suits its role: a language model, or a reward model with the right
+scores.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,11 @@ from kubealign_services.scoring.attributes import UnknownAttribute, attribute_we
 
 
 def check_kind(job: AlignmentJob, role: str, config: PretrainedConfig, folder: Path, place: str) -> None:
-    """Raises DataError. place: path of the model in the spec."""
+    """Check the model of one role. Raises DataError.
+
+    Args:
+        place: Path of the model in the spec.
+    """
     spec = job.spec
     if role.startswith("reward-"):
         require_reward_model(config, folder, place)
@@ -34,13 +39,18 @@ def check_kind(job: AlignmentJob, role: str, config: PretrainedConfig, folder: P
         if is_reward_model(config):
             require_scores(config, spec.learned_scores, folder, place)
     elif role != "policy" or spec.algorithm.value.trains or spec.algorithm.value.samples:
-        # Where nothing is trained or sampled, the policy lends its tokenizer, whatever else it is.
+        # Without training or sampling only the policy's tokenizer is used, so any model will do.
         require_language_model(config, folder, place)
 
 
 def check_attributes(job: AlignmentJob, configs: Mapping[str, PretrainedConfig]) -> None:
-    """What a reward weighs is there; the models of an ensemble score the same. configs: by role. Raises
-    DataError."""
+    """Check that weighted attributes exist and that the models of an ensemble have the same scores.
+
+    Args:
+        configs: By role.
+
+    Raises DataError.
+    """
     for index, reward in enumerate(job.spec.rewards):
         scores = [score_names(configs[role]) for role in reward_roles(reward)]
         if not scores:

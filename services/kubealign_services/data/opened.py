@@ -1,4 +1,4 @@
-"""The job's data sets, opened and their columns checked."""
+"""Datasets of a job, opened and with their columns checked."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,40 +15,45 @@ from kubealign_services.data.templates import check_columns
 
 @dataclass(frozen=True)
 class OpenedData:
-    """Rows to learn from, and rows to measure on where the job has them."""
+    """Training rows, and validation rows where the job has them."""
 
     train: Source
     validation: Source | None
     spec: Data
 
     def texts(self) -> Iterator[str]:
-        """All text to learn from, as a tokenizer is trained on it."""
+        """Yield all training texts, as a tokenizer is trained on them."""
         for number, row in enumerate(self.train):
             yield from training_texts(read(self.spec.value, row, number))
 
 
 def open_data(job: AlignmentJob, cache: Path, results: Mapping[str, Path]) -> OpenedData:
-    """Open what the job names. results: name of a job whose rows it reads -> folder of its result. Raises
-    DataError where a source is missing or empty, or lacks a column that is named."""
+    """Open the job's datasets.
+
+    Args:
+        results: Name of a job whose rows are read -> folder of its result.
+
+    Raises DataError where a source is missing or empty, or lacks a named column.
+    """
     spec = job.spec
     train = _opened(spec.data, "spec.data", cache, results)
     if spec.validation is None:
         return OpenedData(train, None, spec.data)
-    held = _opened(spec.validation.data, "spec.validation.data", cache, results)
+    validation_rows = _opened(spec.validation.data, "spec.validation.data", cache, results)
     if spec.validation.group_by is not None:
-        require_columns(held, {"spec.validation.groupBy": spec.validation.group_by})
+        require_columns(validation_rows, {"spec.validation.groupBy": spec.validation.group_by})
         if spec.validation.group_by == prompt_column(spec.validation.data.value):
             raise DataError(
                 f"spec.validation.groupBy: {spec.validation.group_by!r} is the prompt: name another column"
             )
-    return OpenedData(train, held, spec.data)
+    return OpenedData(train, validation_rows, spec.data)
 
 
-def _opened(data: Data, place: str, cache: Path, results: Mapping[str, Path]) -> Source:
+def _opened(data: Data, path: str, cache: Path, results: Mapping[str, Path]) -> Source:
     rows = data.value
-    place = f"{place}.{data.member}"
-    source = open_source(rows.source, f"{place}.source", cache, rows.limit, results).having(rows.values)
-    require_columns(source, named_columns(rows, place))
+    path = f"{path}.{data.member}"
+    source = open_source(rows.source, f"{path}.source", cache, rows.limit, results).having(rows.values)
+    require_columns(source, named_columns(rows, path))
     if rows.template is not None:
-        check_columns(rows.template, source.columns, f"{place}.template")
+        check_columns(rows.template, source.columns, f"{path}.template")
     return source

@@ -1,6 +1,6 @@
-"""The order in which rows are taken: one permutation an epoch, drawn from the seed. Pure.
+"""Row order: one permutation per epoch, drawn from the seed. Pure.
 
-Everything follows from (seed, epoch), so a cursor is all that a resumed job needs to go on where it was.
+The order is a function of (seed, epoch), so a cursor is sufficient for a job to resume.
 """
 
 from dataclasses import dataclass
@@ -13,37 +13,38 @@ import xxhash
 
 @dataclass(frozen=True)
 class Cursor:
-    """The next row to take: its epoch, and its position in that epoch's order. Both from 0."""
+    """Position of the next row: its epoch, and its index in that epoch's order. Both from 0."""
 
     epoch: int = 0
     position: int = 0
 
 
 class Draw(NamedTuple):
-    """One row taken: in which epoch, and its index among the rows (0 to rows - 1)."""
+    """One drawn row: its epoch, and its index among the rows (0 to rows - 1)."""
 
     epoch: int
     row: int
 
 
 def permutation(rows: int, seed: int, epoch: int) -> tuple[int, ...]:
-    """The order of `rows` rows in an epoch: each index from 0 to rows - 1 once."""
+    """Return the order of `rows` rows in an epoch: each index from 0 to rows - 1 once."""
     return _permutation(rows, seed, epoch)
 
 
 def take(
     cursor: Cursor, count: int, rows: int, seed: int, shuffle: bool = True, max_epochs: int | None = None
 ) -> tuple[list[Draw], Cursor]:
-    """The next `count` rows and the cursor after them; fewer, at last none, once `max_epochs` are done.
+    """Return the next `count` rows and the cursor after them; fewer, finally none, once `max_epochs` are
+    done.
 
-    A cursor that is returned never stands at the end of an epoch: it stands at the start of the next one.
-    Raises ValueError where there are no rows, or the cursor lies outside of them (the data has changed).
+    A returned cursor is never at the end of an epoch but at the start of the next one. Raises ValueError
+    where there are no rows, or the cursor is out of range (the data has changed).
     """
     if rows < 1:
         raise ValueError("there are no rows to take from")
     if cursor.epoch < 0 or not 0 <= cursor.position < rows:
         raise ValueError(
-            f"{cursor} does not fit {rows} rows: the data is not what it was when the cursor was kept"
+            f"{cursor} does not fit {rows} rows: the data has changed since the cursor was saved"
         )
     taken: list[Draw] = []
     epoch, position = cursor.epoch, cursor.position
@@ -55,7 +56,7 @@ def take(
     return taken, Cursor(epoch, position)
 
 
-# Two: a step may reach into the next epoch.
+# Two entries: a step may span two epochs.
 @lru_cache(maxsize=2)
 def _permutation(rows: int, seed: int, epoch: int) -> tuple[int, ...]:
     generator = torch.Generator().manual_seed(xxhash.xxh3_64_intdigest(f"{seed}:order:{epoch}".encode()) >> 1)

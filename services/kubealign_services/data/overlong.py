@@ -1,4 +1,4 @@
-"""What becomes of rows that are too long. Pure."""
+"""Length filter: drops, truncates or rejects rows that are too long. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,53 +9,62 @@ from kubealign_services.data.errors import DataError
 
 @dataclass(frozen=True)
 class Room:
-    """Most tokens of a prompt, and of a prompt with its response; None: unbounded."""
+    """Maximum tokens of a prompt, and of a prompt with its response; None: unbounded."""
 
     prompt: int | None = None
     sequence: int | None = None
 
 
 def room(context: int | None, max_tokens: int | None, sampled_tokens: int | None) -> Room:
-    """What the models' context (tokens) leaves. max_tokens: the spec's bound on a prompt.
-    sampled_tokens: the longest response that is sampled to it; None: none is. Raises DataError where
-    responses leave no room for a prompt."""
+    """Compute the token budget that the models' context leaves.
+
+    Args:
+        context: Tokens.
+        max_tokens: The spec's bound on a prompt.
+        sampled_tokens: Maximum length of sampled responses; None: nothing is sampled.
+
+    Raises DataError where responses leave no room for a prompt.
+    """
     if context is None:
         return Room(prompt=max_tokens)
-    left = context - (sampled_tokens or 0)
-    if left < 1:
+    rest = context - (sampled_tokens or 0)
+    if rest < 1:
         raise DataError(
             f"spec.rollout.sampling.maxTokens ({sampled_tokens}) leaves no room for a prompt: "
             f"the context is {context} tokens"
         )
-    return Room(prompt=left if max_tokens is None else min(left, max_tokens), sequence=context)
+    return Room(prompt=rest if max_tokens is None else min(rest, max_tokens), sequence=context)
 
 
 def fit(
     prompt: Sequence[int], response: int, space: Room, overlong: Overlong, beginning: int, number: int
 ) -> list[int] | None:
-    """The prompt's tokens, cut where that is asked for; None: the row is dropped.
+    """Return the prompt's tokens, truncated where requested; None: the row is dropped.
 
-    response: tokens of its longest response. Truncate cuts prompts from the left, behind the `beginning`
-    first tokens (those that begin every text), and never a response: one without its end would teach the
-    model not to end. A row whose response leaves no room for a prompt is dropped. Fail raises DataError for
-    row `number` (from 0).
+    Truncate cuts prompts from the left, behind the `beginning` first tokens (those that begin every text),
+    and never a response: a response without its end would teach the model not to end. A row whose response
+    leaves no room for a prompt is dropped. Fail raises DataError.
+
+    Args:
+        response: Tokens of the row's longest response.
+        number: Row index, from 0.
     """
-    most = len(prompt)
+    allowed = len(prompt)
     if space.prompt is not None:
-        most = min(most, space.prompt)
+        allowed = min(allowed, space.prompt)
     if space.sequence is not None:
-        most = min(most, space.sequence - response)
-    if most == len(prompt):
+        allowed = min(allowed, space.sequence - response)
+    if allowed == len(prompt):
         return list(prompt)
     if overlong is Overlong.FAIL:
         raise DataError(
             f"row {number + 1} is too long: a prompt of {len(prompt)} tokens"
             + (f" and a response of {response}" if response else "")
-            + f"; there is room for {_bounds(space)} (overlong: Drop or Truncate would go on)"
+            + f"; there is room for {_bounds(space)} (overlong: Drop or Truncate accepts it)"
         )
-    if overlong is Overlong.DROP or most <= beginning:
+    if overlong is Overlong.DROP or allowed <= beginning:
         return None
-    return [*prompt[:beginning], *prompt[len(prompt) - (most - beginning) :]]
+    return [*prompt[:beginning], *prompt[len(prompt) - (allowed - beginning) :]]
 
 
 def _bounds(space: Room) -> str:

@@ -1,7 +1,7 @@
-"""What is done once, before any role starts: models resolved or made, rows checked and tokenised.
+"""Preparation of a job, once before any role starts: models resolved or built, rows checked and tokenised.
 
-The folder prepared/ is written under another name and renamed when it is whole, so it is there whole or not
-at all; a second run finds it and does nothing.
+The folder prepared/ is written under another name and renamed when complete, so it exists completely or
+not at all; a second run finds it and does nothing.
 """
 
 import json
@@ -37,30 +37,32 @@ log = logging.getLogger(__name__)
 
 
 def prepare(job: AlignmentJob, run_dir: Path, results: Mapping[str, Path]) -> Prepared:
-    """Prepare the job in run_dir/prepared, or find that it is.
+    """Prepare the job in run_dir/prepared, or reuse an existing preparation.
 
-    results: name of a job that this one depends on -> the folder of its result. Raises DataError for data,
-    a tokenizer or a model that cannot be used as the job asks, and where prepared/ was made for another
-    spec.
+    Args:
+        results: Name of a job that this one depends on -> the folder of its result.
+
+    Raises DataError for data, a tokenizer or a model that cannot be used as the job asks, and where
+    prepared/ was made for another spec.
     """
     inputs = inputs_of(job)
     folder = run_dir / FOLDER
     if folder.exists():
         _check_inputs(folder, inputs)
         return load_prepared(run_dir)
-    with _made_whole(folder) as making:
-        data = open_data(job, making / "cache", results)
-        models = resolve_models(job, data, making, results)
-        report = _write(job, data, models, making)
-        shutil.rmtree(making / "cache", ignore_errors=True)
-        places = {role: _place(path, making) for role, path in models.folders.items()}
-        for name, content in {MODELS: places, INPUTS: inputs, REPORT: report.model_dump()}.items():
-            (making / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    with _made_whole(folder) as draft:
+        data = open_data(job, draft / "cache", results)
+        models = resolve_models(job, data, draft, results)
+        report = _write(job, data, models, draft)
+        shutil.rmtree(draft / "cache", ignore_errors=True)
+        model_paths = {role: _place(path, draft) for role, path in models.folders.items()}
+        for name, content in {MODELS: model_paths, INPUTS: inputs, REPORT: report.model_dump()}.items():
+            (draft / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return load_prepared(run_dir)
 
 
 def inputs_of(job: AlignmentJob) -> dict[str, Any]:
-    """The part of the spec that the preparation depends on, as JSON."""
+    """Return the part of the spec that the preparation depends on, as JSON."""
     spec = job.spec
     dumped = spec.model_dump(mode="json", by_alias=True)
     rollout = spec.effective_rollout
@@ -97,12 +99,12 @@ def _check_inputs(folder: Path, inputs: dict[str, Any]) -> None:
         )
 
 
-def _differences(before: Any, now: Any, place: tuple[str | int, ...]) -> Iterator[str]:
+def _differences(before: Any, now: Any, path: tuple[str | int, ...]) -> Iterator[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         for key in before.keys() | now.keys():
-            yield from _differences(before.get(key), now.get(key), (*place, key))
+            yield from _differences(before.get(key), now.get(key), (*path, key))
     elif before != now:
-        yield f"{dotted(('spec', *place))} was {json.dumps(before)}, is {json.dumps(now)}"
+        yield f"{dotted(('spec', *path))} was {json.dumps(before)}, is {json.dumps(now)}"
 
 
 def _write(job: AlignmentJob, data: OpenedData, models: Models, folder: Path) -> Report:
@@ -114,7 +116,7 @@ def _write(job: AlignmentJob, data: OpenedData, models: Models, folder: Path) ->
         data.train,
         spec.data,
         tokenizer,
-        # Rows that only a loss is measured on need no room for a sampled response.
+        # Rows used only to measure a loss need no room for a sampled response.
         room(models.context, spec.data.value.max_tokens, sampled if spec.algorithm.value.samples else None),
         folder / TRAIN,
         "spec.data",
@@ -133,27 +135,28 @@ def _write(job: AlignmentJob, data: OpenedData, models: Models, folder: Path) ->
     return Report(context=models.context, train=train, validation=validation)
 
 
-def _place(folder: Path, making: Path) -> str:
-    return str(folder.relative_to(making)) if folder.is_relative_to(making) else str(folder.absolute())
+def _place(folder: Path, draft: Path) -> str:
+    return str(folder.relative_to(draft)) if folder.is_relative_to(draft) else str(folder.absolute())
 
 
 @contextmanager
 def _made_whole(folder: Path) -> Iterator[Path]:
-    """A folder beside this one that takes its name at the end; what an earlier attempt left behind is
-    removed."""
+    """Yield a temporary sibling folder that is renamed to `folder` at the end; remains of earlier attempts
+    are removed.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     for left_over in folder.parent.glob(f".{folder.name}-*"):
         shutil.rmtree(left_over, ignore_errors=True)
-    making = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
-    making.mkdir()
+    draft = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
+    draft.mkdir()
     try:
-        yield making
-        for path in making.rglob("*"):
+        yield draft
+        for path in draft.rglob("*"):
             if path.is_file() and not path.is_symlink():
                 _flush(path)
-        making.rename(folder)
+        draft.rename(folder)
     finally:
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:

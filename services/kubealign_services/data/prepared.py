@@ -1,8 +1,8 @@
-"""What a job's preparation leaves in the run's folder: models by role, tokenised rows, and a report.
+"""Result of a job's preparation in the run directory: models by role, tokenised rows, and a report.
 
-prepared/models.json: role -> folder (relative to prepared/ where it was made there).
+prepared/models.json: role -> folder (relative to prepared/ where it was built there).
 prepared/train.parquet, validation.parquet: the rows. prepared/report.json: counts. prepared/inputs.json:
-the part of the spec it was made from.
+the part of the spec that the preparation depends on.
 """
 
 import json
@@ -26,7 +26,7 @@ TRAIN, VALIDATION = "train.parquet", "validation.parquet"
 
 
 class DataReport(BaseModel):
-    """What became of the rows of one data set. Lengths in tokens, end-of-sequence included."""
+    """Statistics of one prepared dataset. Lengths in tokens, end-of-sequence included."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,23 +35,25 @@ class DataReport(BaseModel):
     source: str
     rows_read: int
     rows_kept: int
-    #: Rows left out for their length, and rows whose prompt was cut.
+    #: Rows dropped for their length, and rows with a truncated prompt.
     dropped: int
     truncated: int
-    #: Tokens that the tokenizer does not know, over prompts and responses.
+    #: Unknown tokens in prompts and responses.
     unknown_tokens: int
     longest_prompt: int
     #: 0 for rows that are prompts only.
     longest_response: int
     longest_sequence: int
-    #: Bytes of prompt text and columns of one row, at most: what a work item carries besides the tokens.
+    #: Maximum bytes of prompt text and columns of a row: the payload of a work item besides the tokens.
     longest_context_bytes: int
-    #: Columns that JSON cannot hold, which the rewards do not see.
+    #: Columns that JSON cannot represent, which the rewards do not get.
     columns_left_out: list[str]
 
 
 class Report(BaseModel):
-    """context: longest sequence that all the job's models take, in tokens; None: unbounded."""
+    """Report of a preparation. context: maximum sequence length of all the job's models, in tokens; None:
+    unbounded.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,12 +64,13 @@ class Report(BaseModel):
 
 @dataclass(frozen=True)
 class PreparedRow:
-    """One row. `row` is its number in the source, from 0; `columns` are its columns but a text prompt's own
-    (which a prompt from a template keeps).
+    """One row. `row` is its number in the source, from 0; `columns` are its columns without a text prompt's
+    own (which a prompt from a template keeps).
 
     Responses end with the end-of-sequence token. response_mask: where several turns of a conversation are
-    imitated, the response is all that follows the first prompt, and 1 stands at the imitated turns' tokens;
-    else None. ratings: None within it for one that is not known. What the kind of row does not have is None.
+    imitated, the response is everything after the first prompt, with 1 at the tokens of imitated turns;
+    else None. ratings: None within the list for an unknown rating. Fields that the kind of row does not
+    have are None.
     """
 
     row: int
@@ -85,7 +88,7 @@ class PreparedRow:
 
 
 class Rows(Sequence[PreparedRow]):
-    """The rows that were kept, by index from 0. Read when the first one is asked for."""
+    """The kept rows, by index from 0. Read on first access."""
 
     def __init__(self, path: Path, kind: str) -> None:
         self.kind = kind
@@ -106,9 +109,9 @@ class Rows(Sequence[PreparedRow]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         table = self._table
-        # Not by to_numpy, which imports pandas.
-        held = {name: table.column(name)[index].as_py() for name in table.column_names}
-        return PreparedRow(**held | {"columns": json.loads(held["columns"])})
+        # Avoids to_numpy, which imports pandas.
+        values = {name: table.column(name)[index].as_py() for name in table.column_names}
+        return PreparedRow(**values | {"columns": json.loads(values["columns"])})
 
     def __iter__(self) -> Iterator[PreparedRow]:
         return (self[index] for index in range(len(self)))
@@ -119,14 +122,13 @@ class Rows(Sequence[PreparedRow]):
 
     @cached_property
     def _table(self) -> pyarrow.Table:
-        # Not read_table, which imports all of pyarrow.dataset for it.
+        # Avoids read_table, which imports all of pyarrow.dataset.
         return pyarrow.parquet.ParquetFile(self._path).read()
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared job. Opening it reads no weights, no tokenizer and no rows; those come when they are
-    asked for."""
+    """A prepared job. Weights, tokenizer and rows are loaded on first access."""
 
     folder: Path
     #: policy, and where the job has them reference, teacher, critic, reward-NAME -> Hugging Face folder.
@@ -136,23 +138,26 @@ class Prepared:
     validation: Rows | None
 
     def model(self, role: str) -> Path:
-        """The Hugging Face folder of a role. Raises DataError where the job has no such model, or it has
-        gone."""
+        """Return the Hugging Face folder of a role. Raises DataError where the job has no such model, or it
+        is missing.
+        """
         if role not in self.models:
             raise DataError(f"the job has no model for {role}; it has {', '.join(sorted(self.models))}")
         folder = self.models[role]
         if not folder.is_dir():
-            raise DataError(f"the model of {role} has gone: {folder} was there when the job was prepared")
+            raise DataError(f"the model of {role} is missing: {folder} existed when the job was prepared")
         return folder
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The policy's, which all models of the job share."""
+        """The policy's tokenizer, which all models of the job share."""
         return load_tokenizer(self.model("policy"), "spec.policy.model")
 
 
 def load_prepared(run_dir: Path) -> Prepared:
-    """What `prepare` left. Raises DataError where it did not run, or its files cannot be read."""
+    """Load the result of `prepare`. Raises DataError where the job is not prepared, or its files cannot be
+    read.
+    """
     folder = run_dir / FOLDER
     if not folder.is_dir():
         raise DataError(f"the job is not prepared: there is no {folder}")
@@ -163,7 +168,7 @@ def load_prepared(run_dir: Path) -> Prepared:
         raise DataError(f"{folder} cannot be read: {error}; delete it to prepare the job again") from error
     return Prepared(
         folder=folder,
-        models={role: folder / place for role, place in models.items()},
+        models={role: folder / path for role, path in models.items()},
         report=report,
         train=Rows(folder / TRAIN, report.train.kind),
         validation=None if report.validation is None else Rows(folder / VALIDATION, report.validation.kind),

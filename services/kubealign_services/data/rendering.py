@@ -1,14 +1,17 @@
-"""Examples to tokens.
+"""Tokenisation of examples.
 
-- A text prompt is tokenised as the tokenizer does by itself, its beginning-of-sequence token included; what
-  it would put behind the text is left off, because a response follows.
-- Messages go through the chat template with the opening of the assistant's turn, and nothing is added to
-  what it writes.
-- A response is tokenised by itself and ends with the end-of-sequence token. Prompt and response ids are put
-  together, never their texts: at sampling the policy continues exactly these prompt ids, so at training it
-  must see the same boundary.
-- So it is with the turns of a conversation that are imitated: the text is cut where each of them begins and
-  ends, and the parts are tokenised by themselves.
+- A text prompt is tokenised with the tokenizer's own beginning-of-sequence token; tokens that the
+  tokenizer would
+  append after the text are left off, because a response follows.
+- Messages are rendered by the chat template with the opening of the assistant's turn; no further tokens
+  are added.
+- A response is tokenised separately and ends with the end-of-sequence token. Prompt and response ids are
+  concatenated, never their texts: at sampling the policy continues exactly these prompt ids, so training
+  must see
+  the same boundary.
+- Imitated turns of a conversation follow the same rule: the text is cut at their boundaries, and the parts
+  are
+  tokenised separately.
 """
 
 from collections.abc import Sequence
@@ -26,9 +29,12 @@ from kubealign_services.data.turn_spans import own_spans
 
 @dataclass(frozen=True)
 class Rendered:
-    """An example as tokens. responses: name -> ids, end-of-sequence included. prompt_text: what the
-    prompt's ids are of (for messages: as the template writes them). response_mask: of a dialogue's one
-    response, 1 at the imitated turns' ids."""
+    """A tokenised example.
+
+    responses: name -> ids, end-of-sequence included. prompt_text: text of the prompt's ids (for messages:
+    as rendered by the template). response_mask: for a dialogue's single response, 1 at the ids of imitated
+    turns.
+    """
 
     example: Example
     prompt_text: str
@@ -38,14 +44,14 @@ class Rendered:
 
 
 class Renderer:
-    """Renders many examples at a time, as a tokenizer is quickest."""
+    """Tokenises examples in batches, which is fastest."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
         self._beginning = begins_with(tokenizer)
 
     def render(self, examples: Sequence[Example]) -> list[Rendered]:
-        """In the examples' order. Raises DataError for a prompt without a token."""
+        """Tokenise examples, in their order. Raises DataError for a prompt without a token."""
         texts = [self._texts(example) for example in examples]
         encoded = iter(self._encode([text for parts in texts for text in parts]))
         return [
@@ -54,23 +60,23 @@ class Renderer:
         ]
 
     def _texts(self, example: Example) -> list[str]:
-        """The prompt and what follows it, each to be tokenised by itself."""
+        """Return the prompt and the responses, each to be tokenised separately."""
         if example.dialogue is not None:
             return self._turns(example.dialogue, example.number)
         if isinstance(example.prompt, str):
             return [example.prompt, *example.responses.values()]
-        opened = prompt_text(self._tokenizer, example.prompt, example.number)
-        return [opened, *example.responses.values()]
+        rendered = prompt_text(self._tokenizer, example.prompt, example.number)
+        return [rendered, *example.responses.values()]
 
     def _turns(self, dialogue: Dialogue, number: int) -> list[str]:
-        """In turns: what is read, what is imitated. What follows the last imitated turn is left off."""
+        """Return alternating context and imitated texts. Text after the last imitated turn is left off."""
         text, spans = own_spans(self._tokenizer, dialogue, number)
-        ends = [0, *(place for span in spans for place in span)]
+        ends = [0, *(position for span in spans for position in span)]
         return [text[first:last] for first, last in pairwise(ends)]
 
     def _rendered(self, example: Example, texts: Sequence[str], ids: Sequence[list[int]]) -> Rendered:
-        begins = self._beginning if isinstance(example.prompt, str) else []
-        prompt = begins + ids[0]
+        prefix = self._beginning if isinstance(example.prompt, str) else []
+        prompt = prefix + ids[0]
         if not prompt:
             raise DataError(
                 f"row {example.number + 1}: the prompt {texts[0]!r} has no tokens; one at least is needed"
@@ -80,8 +86,8 @@ class Renderer:
             responses = {name: [*part, end] for name, part in zip(example.responses, ids[1:], strict=True)}
             return Rendered(example, texts[0], prompt, responses)
         response = [token for part in ids[1:] for token in part]
-        mask = [1 - place % 2 for place, part in enumerate(ids[1:]) for _ in part]
-        # Sampling ends at this token, whatever the template ends a turn with.
+        mask = [1 - index % 2 for index, part in enumerate(ids[1:]) for _ in part]
+        # Sampling stops at this token, even if the template ends a turn differently.
         if response[-1:] != [end]:
             response, mask = [*response, end], [*mask, 1]
         return Rendered(example, texts[0], prompt, {"response": response}, mask)
@@ -96,11 +102,11 @@ class Renderer:
 
 
 def training_texts(example: Example) -> list[str]:
-    """All text of an example, for a tokenizer to be trained on."""
+    """Return all text of an example, for a tokenizer to be trained on."""
     if example.dialogue is not None:
         return template_texts(example.dialogue.messages)
     if isinstance(example.prompt, str):
         return [example.prompt, *example.responses.values()]
     answers = [{"role": "assistant", "content": text} for text in example.responses.values()]
-    # The opening of an answer is written for every prompt, whether or not an answer follows.
+    # The opening of an answer is rendered for every prompt, with or without an answer.
     return template_texts([*example.prompt, *(answers or [{"role": "assistant", "content": ""}])])

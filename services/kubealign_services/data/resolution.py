@@ -1,4 +1,4 @@
-"""All models of a job: found or made, and checked against one another."""
+"""Resolution of all models of a job: located or built, and checked for consistency."""
 
 import logging
 from collections.abc import Mapping
@@ -33,8 +33,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Models:
-    """folders: role -> Hugging Face folder. context: the shortest of the models', in tokens; None:
-    unbounded."""
+    """Resolved models.
+
+    folders: role -> Hugging Face folder. context: the shortest context of the models, in tokens; None:
+    unbounded.
+    """
 
     folders: dict[str, Path]
     tokenizer: PreTrainedTokenizerBase
@@ -42,69 +45,78 @@ class Models:
 
 
 def resolve_models(job: AlignmentJob, data: OpenedData, folder: Path, results: Mapping[str, Path]) -> Models:
-    """Find or make every model of the job; those that are made lie in `folder`.
+    """Locate or build every model of the job; built ones are written to `folder`.
 
-    Roles are policy, and where the job has them reference, teacher, critic, and those of `reward_roles`. The
-    same model named twice is one folder. Raises DataError where one cannot be found, is of the wrong kind, or
+    Roles are policy, and where the job has them reference, teacher, critic, and those of `reward_roles`. A
+    model named twice is one folder. Raises DataError where one cannot be found, is of the wrong kind, or
     does not fit the policy's tokenizer.
     """
-    wanted = _wanted(job)
-    found: dict[str, Path] = {}
+    required = _wanted(job)
+    resolved: dict[str, Path] = {}
     folders: dict[str, Path] = {}
-    for role, (place, model) in wanted.items():
+    for role, (path, model) in required.items():
         key = model.model_dump_json()
-        if key not in found:
-            found[key] = _folder(job, model, place, data, folder / role, results)
+        if key not in resolved:
+            resolved[key] = _folder(job, model, path, data, folder / role, results)
             if role == "policy":
-                found[key] = _with_usable_tokenizer(found[key], place, _chats(job), folder / role)
-        folders[role] = found[key]
+                resolved[key] = _with_usable_tokenizer(resolved[key], path, _chats(job), folder / role)
+        folders[role] = resolved[key]
     tokenizer = load_tokenizer(folders["policy"], "spec.policy.model")
-    configs = {role: model_config(folders[role], place) for role, (place, _) in wanted.items()}
-    for role, (place, _) in wanted.items():
-        _check(job, role, configs[role], folders[role], place, tokenizer)
+    configs = {role: model_config(folders[role], path) for role, (path, _) in required.items()}
+    for role, (path, _) in required.items():
+        _check(job, role, configs[role], folders[role], path, tokenizer)
     check_attributes(job, configs)
     contexts = [bound for config in configs.values() if (bound := context_tokens(config)) is not None]
     return Models(folders, tokenizer, min(contexts, default=None))
 
 
 def _wanted(job: AlignmentJob) -> dict[str, tuple[str, Model]]:
-    """role -> (path in the spec, model), the policy first. A model that another's entry stands for has
-    that entry's path."""
+    """Return role -> (path in the spec, model), the policy first.
+
+    A model that defaults to another entry's has that entry's path.
+    """
     spec = job.spec
-    wanted = {"policy": ("spec.policy.model", spec.policy.model)}
+    required = {"policy": ("spec.policy.model", spec.policy.model)}
     if spec.effective_reference is not None and spec.effective_reference.model is not None:
         own = spec.reference is not None and spec.reference.model is not None
-        wanted["reference"] = (
+        required["reference"] = (
             "spec.reference.model" if own else "spec.policy.model",
             spec.effective_reference.model,
         )
     if spec.teacher is not None:
-        wanted["teacher"] = ("spec.teacher.model", spec.teacher.model)
+        required["teacher"] = ("spec.teacher.model", spec.teacher.model)
     for index, reward in enumerate(spec.rewards):
-        place = f"spec.rewards[{index}]." + ("model" if reward.ensemble is None else "ensemble.models")
+        path = f"spec.rewards[{index}]." + ("model" if reward.ensemble is None else "ensemble.models")
         for member, (role, model) in enumerate(zip(reward_roles(reward), reward.models, strict=True)):
-            wanted[role] = (place if reward.ensemble is None else f"{place}[{member}]", model)
+            required[role] = (path if reward.ensemble is None else f"{path}[{member}]", model)
     if spec.effective_critic is not None and spec.effective_critic.model is not None:
         own = spec.critic is not None and spec.critic.model is not None
         first = next((index for index, reward in enumerate(spec.rewards) if reward.model is not None), 0)
-        place = "spec.critic.model" if own else f"spec.rewards[{first}].model"
-        wanted["critic"] = (place, spec.effective_critic.model)
-    return wanted
+        path = "spec.critic.model" if own else f"spec.rewards[{first}].model"
+        required["critic"] = (path, spec.effective_critic.model)
+    return required
 
 
 def _folder(
-    job: AlignmentJob, model: Model, place: str, data: OpenedData, folder: Path, results: Mapping[str, Path]
+    job: AlignmentJob,
+    model: Model,
+    spec_path: str,
+    data: OpenedData,
+    folder: Path,
+    results: Mapping[str, Path],
 ) -> Path:
     if model.config is None:
-        return existing_folder(model, place, results)
-    tokenizer = _tokenizer(model.config, f"{place}.config.tokenizer", data)
-    make_model(model.config.architecture, tokenizer, job.spec.seed, folder, f"{place}.config.architecture")
+        return existing_folder(model, spec_path, results)
+    tokenizer = _tokenizer(model.config, f"{spec_path}.config.tokenizer", data)
+    make_model(
+        model.config.architecture, tokenizer, job.spec.seed, folder, f"{spec_path}.config.architecture"
+    )
     return folder
 
 
-def _tokenizer(spec: ModelFromConfig, place: str, data: OpenedData) -> PreTrainedTokenizerBase:
+def _tokenizer(spec: ModelFromConfig, spec_path: str, data: OpenedData) -> PreTrainedTokenizerBase:
     if spec.tokenizer.path is not None:
-        return load_tokenizer(Path(spec.tokenizer.path), f"{place}.path")
+        return load_tokenizer(Path(spec.tokenizer.path), f"{spec_path}.path")
     assert spec.tokenizer.train is not None
     bpe = spec.tokenizer.train.byte_level_bpe
     return (
@@ -119,19 +131,22 @@ def _chats(job: AlignmentJob) -> bool:
     return any(getattr(data.value.format, "chat", None) is not None for data in sets)
 
 
-def _with_usable_tokenizer(source: Path, place: str, chats: bool, folder: Path) -> Path:
-    """The source; or, where its tokenizer lacks a pad token or a chat template that is needed, a folder
-    of links to its files with the tokenizer's own made good. Results carry that tokenizer on."""
-    tokenizer = load_tokenizer(source, place)
+def _with_usable_tokenizer(source: Path, spec_path: str, chats: bool, folder: Path) -> Path:
+    """Return the source, or a folder of links to its files with a completed tokenizer.
+
+    The tokenizer is completed where it lacks a pad token or a required chat template. Results inherit that
+    tokenizer.
+    """
+    tokenizer = load_tokenizer(source, spec_path)
     lacks_pad = ensure_pad_token(tokenizer)
     if lacks_pad:
-        log.info("the tokenizer has no pad token: its end-of-sequence token stands for one")
+        log.info("the tokenizer has no pad token: its end-of-sequence token is used")
     lacks_template = chats and ensure_template(tokenizer)
     if lacks_template:
-        log.info("the tokenizer has no chat template: messages are written plainly")
+        log.info("the tokenizer has no chat template: the plain template is used")
     if not lacks_pad and not lacks_template:
         return source
-    # First the tokenizer, then links for the rest: nothing is ever written through a link.
+    # The tokenizer is saved before the links are made, so that nothing is written through a link.
     tokenizer.save_pretrained(folder)
     for file in source.iterdir():
         if file.is_file() and not (folder / file.name).exists():
@@ -144,10 +159,10 @@ def _check(
     role: str,
     config: PretrainedConfig,
     folder: Path,
-    place: str,
+    spec_path: str,
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    check_vocabulary(config, tokenizer, place)
-    check_kind(job, role, config, folder, place)
+    check_vocabulary(config, tokenizer, spec_path)
+    check_kind(job, role, config, folder, spec_path)
     if role != "policy" and (folder / "tokenizer.json").is_file():
-        check_same_vocabulary(load_tokenizer(folder, place), tokenizer, place)
+        check_same_vocabulary(load_tokenizer(folder, spec_path), tokenizer, spec_path)

@@ -1,7 +1,8 @@
-"""Rows as they lie: JSON Lines, JSON, Parquet, or what `datasets` reads from the hub or a folder.
+"""Row sources: JSON Lines, JSON, Parquet, and datasets of the hub or a folder through `datasets`.
 
-Files are read as they are, without a cache and without the network. (The JSON reader of `datasets` would
-turn text that looks like a date into one, and refuse large integers; a reward must get what the file says.)
+Files are read directly, without a cache and without network access. (The JSON reader of `datasets` would
+turn text that looks like a date into one, and reject large integers; a reward must get exactly the file's
+content.)
 """
 
 import difflib
@@ -20,7 +21,7 @@ from kubealign.spec.data import JOB_ROWS, DataSource, HuggingFaceDataset
 from kubealign_services.data.errors import DataError
 from kubealign_services.data.volumes import mounted
 
-#: One row: column -> any JSON value (or what Parquet holds).
+#: One row: column -> any JSON value (or Parquet value).
 Row: TypeAlias = Mapping[str, Any]
 
 _JSON = (".jsonl", ".ndjson", ".json")
@@ -32,8 +33,7 @@ _ENCODING = "utf-8-sig"
 
 @dataclass(frozen=True)
 class Source:
-    """Rows that can be gone through several times. `name` says in errors which they are; `columns` are
-    the first row's."""
+    """Rows that can be iterated repeatedly. `name`: for errors; `columns`: those of the first row."""
 
     name: str
     columns: tuple[str, ...]
@@ -44,7 +44,7 @@ class Source:
         return islice(iter(self._read()), self._limit)
 
     def having(self, values: Mapping[str, Any]) -> "Source":
-        """The same rows, each with these values in the columns of these names."""
+        """Return the same rows, each with these values in the columns of these names."""
         if not values:
             return self
 
@@ -61,9 +61,15 @@ def open_source(
     limit: int | None = None,
     results: Mapping[str, Path] = _NO_RESULTS,
 ) -> Source:
-    """The rows of a source, at most `limit`. `place` is its path in the spec, for errors; `cache` is a
-    folder that `datasets` may write to; `results`: name of another job -> folder of its result. Raises
-    DataError when it is missing, unreadable or empty."""
+    """Open the rows of a source, at most `limit`.
+
+    Args:
+        place: Path of the source in the spec, for errors.
+        cache: Folder that `datasets` may write to.
+        results: Name of another job -> folder of its result.
+
+    Raises DataError when the source is missing, unreadable or empty.
+    """
     if source.hugging_face is not None:
         name, read = source.hugging_face.name, _hugging_face(source.hugging_face, place, cache)
     else:
@@ -76,8 +82,11 @@ def open_source(
 
 
 def require_columns(source: Source, columns: Mapping[str, str]) -> None:
-    """Raise DataError unless the rows have these columns. `columns`: the field of the spec -> the column
-    it names."""
+    """Raise DataError unless the rows have these columns.
+
+    Args:
+        columns: Field of the spec -> the column that it names.
+    """
     for field, column in columns.items():
         if column not in source.columns:
             near = difflib.get_close_matches(column, source.columns, n=1, cutoff=0.5)
@@ -88,53 +97,54 @@ def require_columns(source: Source, columns: Mapping[str, str]) -> None:
             )
 
 
-def _file(source: DataSource, place: str, results: Mapping[str, Path]) -> Path:
+def _file(source: DataSource, spec_path: str, results: Mapping[str, Path]) -> Path:
     if source.job is not None:
-        return _made_by(source.job.name, f"{place}.job.name", results)
+        return _made_by(source.job.name, f"{spec_path}.job.name", results)
     if source.volume is not None:
-        path = mounted(source.volume.claim_name, source.volume.path, f"{place}.volume")
-        place = f"{place}.volume.path"
+        path = mounted(source.volume.claim_name, source.volume.path, f"{spec_path}.volume")
+        spec_path = f"{spec_path}.volume.path"
     else:
         path = Path(str(source.path))
-        place = f"{place}.path"
+        spec_path = f"{spec_path}.path"
     if path.is_dir():
         raise DataError(
-            f"{place}: {path} is a folder: name a file in it, or use huggingFace: {{name: {path}}}"
+            f"{spec_path}: {path} is a folder: name a file in it, or use huggingFace: {{name: {path}}}"
         )
     if not path.exists():
-        raise DataError(f"{place}: there is no file {path}")
+        raise DataError(f"{spec_path}: there is no file {path}")
     return path
 
 
-def _made_by(name: str, place: str, results: Mapping[str, Path]) -> Path:
+def _made_by(name: str, spec_path: str, results: Mapping[str, Path]) -> Path:
     if name not in results:
-        known = ", ".join(sorted(results)) or "none"
-        raise DataError(f"{place}: there is no result of a job {name}; known are: {known}")
+        available = ", ".join(sorted(results)) or "none"
+        raise DataError(f"{spec_path}: there is no result of a job {name}; known are: {available}")
     path = results[name] / JOB_ROWS
     if not path.is_file():
         raise DataError(
-            f"{place}: the result of {name} has no rows: there is no {path}; it must be a job that makes data"
+            f"{spec_path}: the result of {name} has no rows: there is no {path}; "
+            "it must be a job that makes data"
         )
     return path
 
 
-def _reader(path: Path, place: str) -> Callable[[], Iterable[Row]]:
+def _reader(path: Path, spec_path: str) -> Callable[[], Iterable[Row]]:
     suffix = path.suffix.lower()
     if suffix in _JSON:
-        return lambda: _explained(_json_rows(path), path, place)
+        return lambda: _explained(_json_rows(path), path, spec_path)
     if suffix in _PARQUET:
-        return lambda: _explained(_parquet_rows(path), path, place)
+        return lambda: _explained(_parquet_rows(path), path, spec_path)
     raise DataError(
-        f"{place}: {path} ends in {suffix or 'nothing'}; "
+        f"{spec_path}: {path} ends in {suffix or 'nothing'}; "
         f"rows are read from {', '.join(_JSON + _PARQUET)} files"
     )
 
 
-def _explained(rows: Iterator[Row], path: Path, place: str) -> Iterator[Row]:
+def _explained(rows: Iterator[Row], path: Path, spec_path: str) -> Iterator[Row]:
     try:
         yield from rows
     except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
-        raise DataError(f"{place}: {path} cannot be read: {error}") from error
+        raise DataError(f"{spec_path}: {path} cannot be read: {error}") from error
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
@@ -173,8 +183,8 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
             yield from batch.to_pylist()
 
 
-def _hugging_face(spec: HuggingFaceDataset, place: str, cache: Path) -> Callable[[], Iterable[Row]]:
-    # Two seconds of imports that rows in files do without.
+def _hugging_face(spec: HuggingFaceDataset, spec_path: str, cache: Path) -> Callable[[], Iterable[Row]]:
+    # Imported late: two seconds that rows in files do not need.
     import datasets
 
     datasets.disable_progress_bars()
@@ -184,7 +194,7 @@ def _hugging_face(spec: HuggingFaceDataset, place: str, cache: Path) -> Callable
         )
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise DataError(
-            f"{place}.huggingFace: the data set {spec.name} (split {spec.split}) cannot be loaded: "
+            f"{spec_path}.huggingFace: the data set {spec.name} (split {spec.split}) cannot be loaded: "
             f"{type(error).__name__}: {error}"
         ) from error
     return lambda: loaded

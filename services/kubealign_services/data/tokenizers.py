@@ -1,7 +1,7 @@
-"""Tokenizers: loaded from a folder, or trained on the job's data; and whether they fit a model.
+"""Tokenizers: loading from a folder, training on the job's data, and checks against models.
 
-Nothing is ever padded (batches are packed), so padding on the left or on the right is not a question here;
-a Hugging Face folder must name a pad token all the same.
+Batches are packed and never padded, so the padding side is irrelevant; a Hugging Face folder must name a
+pad token all the same.
 """
 
 import json
@@ -16,13 +16,15 @@ from kubealign_services.data.errors import DataError
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 
-#: What transformers writes for a tokenizer that is tokenizer.json and nothing else.
+#: Class names that transformers writes for a tokenizer of tokenizer.json alone.
 _PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 def load_tokenizer(folder: Path, place: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a Hugging Face folder. Raises DataError where there is none that can be loaded,
-    or it has no end-of-sequence token."""
+    """Load the tokenizer of a Hugging Face folder.
+
+    Raises DataError where none can be loaded, or it has no end-of-sequence token.
+    """
     try:
         tokenizer: PreTrainedTokenizerBase = _loader(folder).from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
@@ -38,17 +40,20 @@ def load_tokenizer(folder: Path, place: str) -> PreTrainedTokenizerBase:
 
 
 def _loader(folder: Path) -> Any:
-    """Who loads it. Where the folder says that it holds a plain fast tokenizer, AutoTokenizer would still
-    go by the model's type (Qwen2's, say) and add tokens and a normaliser of its own."""
+    """Return the loader class.
+
+    For a folder with a plain fast tokenizer, AutoTokenizer would still follow the model's type (Qwen2's,
+    say) and add tokens and a normaliser.
+    """
     try:
-        said = json.loads((folder / "tokenizer_config.json").read_text()).get("tokenizer_class")
+        class_name = json.loads((folder / "tokenizer_config.json").read_text()).get("tokenizer_class")
     except (OSError, ValueError):
-        said = None
-    return PreTrainedTokenizerFast if said in _PLAIN else AutoTokenizer
+        class_name = None
+    return PreTrainedTokenizerFast if class_name in _PLAIN else AutoTokenizer
 
 
 def ensure_pad_token(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Let the end-of-sequence token stand for the pad token where there is none. True: it does now."""
+    """Use the end-of-sequence token as pad token where there is none; return True if it was set."""
     if tokenizer.pad_token_id is not None:
         return False
     tokenizer.pad_token = tokenizer.eos_token
@@ -56,11 +61,12 @@ def ensure_pad_token(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def train_characters(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """One token for each character (code point) of the texts, after <pad>, <eos> and <unk>; ids in the
-    characters' order."""
+    """Train a tokenizer with one token per character (code point), after <pad>, <eos> and <unk>; ids in
+    character order.
+    """
     characters = sorted({character for text in texts for character in text})
     if not characters:
-        raise DataError("there are no characters to make a tokenizer of: the texts are empty")
+        raise DataError("a character tokenizer needs characters: the texts are empty")
     vocabulary = {token: index for index, token in enumerate([PAD, EOS, UNKNOWN, *characters])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
     tokenizer.decoder = decoders.Fuse()
@@ -68,11 +74,11 @@ def train_characters(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def train_byte_level_bpe(texts: Iterable[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
-    """Byte-level byte-pair encoding (Radford et al. 2019) with <pad>, <eos>, the 256 bytes and merges
-    learned from the texts.
+    """Train byte-level byte-pair encoding (Radford et al. 2019) with <pad>, <eos>, the 256 bytes and learned
+    merges.
 
-    At most `vocabulary_size` tokens; fewer where the texts do not hold that many merges. Nothing is unknown
-    to it.
+    At most `vocabulary_size` tokens; fewer where the texts do not provide that many merges. No text is
+    unknown.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -88,13 +94,14 @@ def train_byte_level_bpe(texts: Iterable[str], vocabulary_size: int) -> PreTrain
 
 
 def vocabulary_end(tokenizer: PreTrainedTokenizerBase) -> int:
-    """One more than the largest id that the tokenizer can give."""
+    """Return the largest token id plus one."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
 def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, place: str) -> None:
-    """Raise DataError where the tokenizer has ids beyond the model's embeddings. More embeddings than
-    ids are fine."""
+    """Raise DataError where the tokenizer has ids beyond the model's embeddings. More embeddings than ids are
+    allowed.
+    """
     size = config.get_text_config().vocab_size
     end = vocabulary_end(tokenizer)
     if end > size:
@@ -107,8 +114,7 @@ def check_vocabulary(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBas
 def check_same_vocabulary(
     tokenizer: PreTrainedTokenizerBase, policy: PreTrainedTokenizerBase, place: str
 ) -> None:
-    """Raise DataError unless both give the same text the same ids: models of one job are handed the
-    policy's tokens."""
+    """Raise DataError unless both tokenizers have the same ids: a job's models share the policy's tokens."""
     mine, theirs = tokenizer.get_vocab(), policy.get_vocab()
     tokens = mine.keys() | theirs.keys()
     differing = sorted(token for token in tokens if mine.get(token) != theirs.get(token))
@@ -121,8 +127,9 @@ def check_same_vocabulary(
 
 
 def begins_with(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids that the tokenizer itself puts before a text, such as a beginning-of-sequence token; often
-    none."""
+    """Return the ids that the tokenizer puts before a text, such as a beginning-of-sequence token; often
+    none.
+    """
     with_special = list(tokenizer("a")["input_ids"])
     plain = list(tokenizer("a", add_special_tokens=False)["input_ids"])
     if not plain:

@@ -1,8 +1,8 @@
-"""Where the assistant's own words lie in a conversation as the chat template writes it.
+"""Spans of the assistant's turns in a conversation as the chat template renders it.
 
-A template that marks them with {% generation %} says so itself. With any other, the conversation is written
-up to each turn and through it: what the second has more is the turn, provided that both are how the whole
-begins.
+A template with {% generation %} marks them itself. With any other template, the conversation is rendered
+up to each turn and through it: the additional text is the turn, provided that both renderings are prefixes
+of the whole.
 """
 
 import re
@@ -18,13 +18,16 @@ from kubealign_services.data.example import Dialogue, Message
 
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
-#: First character and the one behind the last.
+#: Start and end offset in characters, end exclusive.
 Span = tuple[int, int]
 
 
 def own_spans(tokenizer: PreTrainedTokenizerBase, dialogue: Dialogue, number: int) -> tuple[str, list[Span]]:
-    """(the whole conversation, the span of each imitated message with the end of its turn). Raises DataError
-    for row `number` where the template refuses the messages, or its turns cannot be told apart."""
+    """Return (rendered conversation, span of each imitated message with the end of its turn).
+
+    Raises DataError for row `number` where the template rejects the messages, or the turns cannot be
+    separated.
+    """
     template = tokenizer.get_chat_template()
     if _MARKS.search(template):
         return _marked(tokenizer, template, dialogue, number)
@@ -38,19 +41,19 @@ def _marked(
 ) -> tuple[str, list[Span]]:
     special: dict[str, Any] = tokenizer.special_tokens_map
     with refused(number):
-        # Declared to return text; it returns texts and, for each, the places of its marks.
+        # Annotated as returning text; in fact returns texts and the spans of their marks.
         rendered: Any = render_jinja_template(
             [dialogue.messages], chat_template=template, return_assistant_tokens_mask=True, **special
         )
     (text,), (marks,) = rendered
     spans = [(first, last) for first, last in marks]
-    own = [index for index, message in enumerate(dialogue.messages) if message["role"] == "assistant"]
-    if len(spans) != len(own):
+    assistant = [index for index, message in enumerate(dialogue.messages) if message["role"] == "assistant"]
+    if len(spans) != len(assistant):
         raise DataError(
             f"row {number + 1}: the chat template marks {len(spans)} parts as the assistant's, which has "
-            f"{len(own)} messages: they cannot be told apart; set turns: Last"
+            f"{len(assistant)} messages: they cannot be told apart; set turns: Last"
         )
-    return text, [spans[own.index(index)] for index in dialogue.imitated]
+    return text, [spans[assistant.index(index)] for index in dialogue.imitated]
 
 
 def _by_prefix(
@@ -58,8 +61,8 @@ def _by_prefix(
 ) -> Span:
     before = written(tokenizer, messages[:index], number, opening=True)
     through = written(tokenizer, messages[: index + 1], number)
-    own = through[len(before) :]
-    end = len(before) + _end_of_turn(own, str(messages[index]["content"]), str(tokenizer.eos_token))
+    turn_text = through[len(before) :]
+    end = len(before) + _end_of_turn(turn_text, str(messages[index]["content"]), str(tokenizer.eos_token))
     if not through.startswith(before) or not text.startswith(through[:end]):
         raise DataError(
             f"row {number + 1}: the chat template writes message {index + 1} in another way when others "
@@ -70,12 +73,14 @@ def _by_prefix(
 
 
 def _end_of_turn(own: str, content: str, end_of_sequence: str) -> int:
-    """How much of what was written for a turn is the assistant's: through its end-of-sequence token, else
-    without the blanks that separate it from the next."""
+    """Return the length of the assistant's part of a rendered turn.
+
+    Through the end-of-sequence token, else without the whitespace that separates it from the next turn.
+    """
     at = own.rfind(end_of_sequence)
     if at >= 0:
         return at + len(end_of_sequence)
-    said = content.strip()
-    tail = own[own.rfind(said) + len(said) :] if said else own
-    # Where blanks are all that ends a turn, they are its end.
+    stripped = content.strip()
+    tail = own[own.rfind(stripped) + len(stripped) :] if stripped else own
+    # A turn that ends with whitespace only keeps that whitespace as its end.
     return len(own.rstrip()) if tail.strip() else len(own)

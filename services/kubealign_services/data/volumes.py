@@ -1,4 +1,4 @@
-"""Where the volumes that a job names are mounted in its pods."""
+"""Mount paths of the volumes that a job names."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ VOLUMES = Path("/volumes")
 
 
 def mounted(claim_name: str, path: str, place: str) -> Path:
-    """The file or folder of a volume. Raises DataError where the claim is not mounted, as on a laptop."""
+    """Return a path in a volume. Raises DataError where the claim is not mounted, as on a laptop."""
     root = VOLUMES / claim_name
     if not root.is_dir():
         raise DataError(

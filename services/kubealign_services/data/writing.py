@@ -1,4 +1,4 @@
-"""Rows of a source, tokenised and written as Parquet, a block at a time."""
+"""Writing of tokenised rows as Parquet, block by block."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _BLOCK = 512
 _TOKENS = pyarrow.list_(pyarrow.int32())
-#: What a row of each kind has besides its prompt; the fields of PreparedRow.
+#: Columns of each kind of row besides its prompt: fields of PreparedRow.
 _OWN: dict[str, dict[str, pyarrow.DataType]] = {
     "prompts": {},
     "demonstrations": {"response_tokens": _TOKENS, "response_mask": pyarrow.list_(pyarrow.int8())},
@@ -37,7 +37,7 @@ _OWN: dict[str, dict[str, pyarrow.DataType]] = {
     "ratings": {"response_tokens": _TOKENS, "ratings": pyarrow.list_(pyarrow.float64())},
     "unpaired": {"response_tokens": _TOKENS, "label": pyarrow.bool_()},
 }
-#: Which of these the example itself holds.
+#: Columns taken from the example itself.
 _SAID = ("ratings", "label", "chosen_rating", "rejected_rating")
 
 Item = TypeVar("Item")
@@ -52,9 +52,14 @@ def write_rows(
     place: str,
     group_by: str | None = None,
 ) -> DataReport:
-    """Write what is kept of the source, and say what became of it. Raises DataError for a row that
-    cannot be used, or when nothing is kept. `place` is the data's path in the spec, for errors.
-    `group_by`: a column that every row must have."""
+    """Tokenise the source, write the kept rows and return the statistics.
+
+    Args:
+        place: Path of the data in the spec, for errors.
+        group_by: Column that every row must have.
+
+    Raises DataError for a row that cannot be used, or when no row is kept.
+    """
     writer = _Writer(source, data, tokenizer, room, group_by)
     with pyarrow.parquet.ParquetWriter(path, _schema(data.member)) as file:
         for block in _blocks(enumerate(source), _BLOCK):
@@ -86,7 +91,7 @@ def _blocks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
 
 
 class _Writer:
-    """Counts while it turns rows into records."""
+    """Converts rows to records and collects statistics."""
 
     def __init__(
         self,
@@ -101,14 +106,14 @@ class _Writer:
         self._renderer = Renderer(tokenizer)
         self._beginning = len(begins_with(tokenizer))
         self._unknown_id = tokenizer.unk_token_id
-        # A prompt from a template is not what its column holds.
+        # A prompt from a template differs from its column.
         self._prompt_column = None if data.value.template else prompt_column(data.value)
         self._read = self._kept = self._dropped = self._truncated = self._unknown = 0
         self._prompt = self._response = self._sequence = self._context = 0
         self._left_out: set[str] = set()
 
     def kept(self, rows: Sequence[tuple[int, Row]]) -> list[dict[str, Any]]:
-        """The records of the rows that are kept."""
+        """Return the records of the rows that are kept."""
         self._read += len(rows)
         rendered = self._renderer.render([read(self._data, row, number) for number, row in rows])
         records = [self._record(item, row) for item, (_, row) in zip(rendered, rows, strict=True)]
@@ -143,10 +148,10 @@ class _Writer:
             "prompt_text": item.prompt_text,
             "columns": columns,
         }
-        own: dict[str, Any] = {f"{name}_tokens": tokens for name, tokens in item.responses.items()}
-        own |= {name: getattr(item.example, name) for name in _SAID}
-        own["response_mask"] = item.response_mask
-        return record | {name: own.get(name) for name in _OWN[self._kind]}
+        kind_values: dict[str, Any] = {f"{name}_tokens": tokens for name, tokens in item.responses.items()}
+        kind_values |= {name: getattr(item.example, name) for name in _SAID}
+        kind_values["response_mask"] = item.response_mask
+        return record | {name: kind_values.get(name) for name in _OWN[self._kind]}
 
     def _count_tokens(self, prompt: list[int], response: int, item: Rendered) -> None:
         self._prompt = max(self._prompt, len(prompt))

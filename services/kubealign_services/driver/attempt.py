@@ -1,4 +1,6 @@
-"""One attempt at a job under one fence: resume, run the loop, commit where it was stopped."""
+"""One attempt at a job under one fence: restores the state, runs the training loop, saves a checkpoint on
+shutdown.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -59,8 +61,14 @@ async def attempt(
     progress: Progress,
     grace: Grace,
 ) -> None:
-    """Take the job to its end. Raises JobFailed; Stopping, once what was done and is proven is committed; and
-    what a lost role raises."""
+    """Run the job to its end.
+
+    Raises:
+        UnrecoverableError: The job cannot succeed.
+        ShutdownRequested: The driver was asked to stop; finished steps with verified weights are saved
+            first.
+        Unreachable, OutOfOrder, BusUnavailable: The connection to a role or to the message bus was lost.
+    """
     spec, run_dir = context.job.spec, context.settings.run_dir
     timeout = spec.trainer.step_timeout_seconds
     trainer = TrainerClient(trainer_peer, fence, timeout)
@@ -73,8 +81,8 @@ async def attempt(
         async with AsyncExitStack() as stack:
 
             async def open_run() -> Run:
-                first = None if replay is None else await asyncio.to_thread(first_commit, replay)
-                state = await resume(store, members, first)
+                initial_checkpoint = None if replay is None else await asyncio.to_thread(first_commit, replay)
+                state = await resume(store, members, initial_checkpoint)
                 exchange = Exchange(bus, fence, grace.stop, progress.waits)
                 await stack.enter_async_context(exchange)
                 run = await _build(
@@ -99,7 +107,7 @@ async def attempt(
             await _work(run, peers, grace)
     except RefitFailed as error:
         if grace.stop.is_set():
-            # Its receivers may have been told to stop as well.
+            # The workers that receive the weights may be shutting down as well.
             raise Stopping from error
         raise JobFailed(str(error)) from error
     except (CorruptCommit, RemoteFailure, StorageFull) as error:
@@ -107,6 +115,7 @@ async def attempt(
 
 
 async def _work(run: Run, peers: Sequence[Peer], grace: Grace) -> None:
+    """Run the training loop until it ends, shutdown is requested, a peer is lost or a refit fails."""
     losses = [run.weights.broken(), *(peer.lost() for peer in peers)]
     try:
         try:
@@ -133,6 +142,7 @@ async def _build(
     stack: AsyncExitStack,
     replay: Replay | None,
 ) -> Run:
+    """Wire up everything that the training loop uses."""
     job, run_dir = context.job, context.settings.run_dir
     algorithm = build_algorithm(job)
     report = Report(run_dir / "metrics.jsonl", fence, sinks)
@@ -146,13 +156,13 @@ async def _build(
     frozen = build_frozen(job, exchange, trainer, run_dir / "frozen")
     policy, values = Policy(trainer, algorithm.needs_old_logprobs), Values(critic)
     ahead = asked_ahead(job, policy, values)
-    for each in ahead:
-        stack.push_async_callback(each.close)
+    for prefetcher in ahead:
+        stack.push_async_callback(prefetcher.close)
     source: Source
     if replay is not None:
         source = ReplaySource(replay, algorithm, context.stop)
     elif isinstance(job.spec.algorithm.value, Rounds):
-        # Weights go out when a round begins, not at every step.
+        # Weights are published when a round begins, not at every step.
         assert isinstance(weights, OnDemand)
         source = build_rounds(
             job, prepared, exchange, trainer, weights, algorithm, previews, run_dir, context.stop
@@ -165,7 +175,7 @@ async def _build(
         source = RecordingSource(source, recorder)
     return Run(
         run_dir=run_dir,
-        # A replay keeps the recorded job's: schedules go by it.
+        # A replay keeps the recorded job's number of steps, because schedules depend on it.
         max_steps=job.spec.max_steps if replay is None else replay.last_step,
         commit_every=job.spec.checkpoint.every_steps,
         critic_warmup_steps=getattr(job.spec.algorithm.value, "critic_warmup_steps", 0),

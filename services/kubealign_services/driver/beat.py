@@ -1,4 +1,4 @@
-"""What the driver says of itself in each heartbeat: what it waits for, and how much is under way."""
+"""Heartbeat payload of the driver: the current wait and the number of outstanding requests."""
 
 import time
 from typing import Any
@@ -7,7 +7,7 @@ from kubealign_services.driver.exchange import Exchange
 from kubealign_services.driver.progress import Progress
 from kubealign_services.driver.report import Report
 
-#: Of the newest step's figures, under the names that a heartbeat has for them.
+#: Heartbeat field -> metric of the latest step.
 _OF_THE_STEP = {
     "staleness": "rollout/staleness",
     "refit_seconds": "seconds/refit",
@@ -19,9 +19,11 @@ _OF_THE_STEP = {
 
 
 def beat(progress: Progress, exchange: Exchange, report: Report) -> dict[str, Any]:
-    """See docs/metrics.md. What the newest step has not measured is left out."""
-    figures = {
-        name: report.newest[figure] for name, figure in _OF_THE_STEP.items() if figure in report.newest
+    """Return the heartbeat payload (docs/metrics.md). Metrics that the latest step did not measure are left
+    out.
+    """
+    step_metrics = {
+        name: report.newest[metric] for name, metric in _OF_THE_STEP.items() if metric in report.newest
     }
     return {
         "step": progress.step,
@@ -30,5 +32,5 @@ def beat(progress: Progress, exchange: Exchange, report: Report) -> dict[str, An
         "waiting_for": progress.waiting_for,
         "seconds_since_step": round(time.monotonic() - report.newest_at, 1),
         **exchange.outstanding(),
-        **figures,
+        **step_metrics,
     }

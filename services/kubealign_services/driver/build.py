@@ -1,4 +1,4 @@
-"""A job's spec and its prepared data -> what the loop works with."""
+"""Builds the objects of the training loop from a job's spec and its prepared data."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -37,14 +37,15 @@ from kubealign_services.refit.broadcast import WeightsBroadcast
 
 
 def build_algorithm(job: AlignmentJob) -> Algorithm:
-    """The algorithm that the spec names. Raises LookupError for one that is not installed."""
+    """Create the algorithm that the spec names. Raises LookupError if it is not installed."""
     return make_algorithm(job.spec.algorithm)
 
 
 async def build_weights(
     job: AlignmentJob, bus: Bus, trainer: TrainerClient, stack: AsyncExitStack
 ) -> Weights:
-    """How the rollout workers, where there are any, get their weights."""
+    """Choose how rollout workers get new weights: after each step, asynchronously, on demand or not at all.
+    """
     rollout = job.spec.effective_rollout
     if rollout is None:
         return NoWeights()
@@ -66,12 +67,12 @@ async def build_weights(
 
 
 def bus_rewards(job: AlignmentJob) -> list[str]:
-    """Rewards with a process of their own."""
+    """Return the names of the rewards that run in their own processes."""
     return [reward.name for reward in job.spec.rewards if reward.placement is RewardPlacement.OWN]
 
 
 def critic_rewards(job: AlignmentJob) -> list[str]:
-    """Reward models that live with the critic."""
+    """Return the names of the reward models that run in the critic's process."""
     return [reward.name for reward in job.spec.rewards if reward.placement is RewardPlacement.WITH_CRITIC]
 
 
@@ -86,7 +87,9 @@ def build_source(
     frozen: FrozenModels,
     ahead: Sequence[Ahead],
 ) -> Source:
-    """Rows, or groups sampled from the policy, going on where the state stands."""
+    """Create the batch source, continuing from `state`: rows of a data set, or groups sampled from the
+    policy.
+    """
     algorithm = job.spec.algorithm.value
     data = job.spec.data.value
     max_epochs = None if algorithm.online else algorithm.max_epochs
@@ -136,26 +139,29 @@ def build_source(
 
 
 def asked_ahead(job: AlignmentJob, policy: Policy, values: Values) -> list[Ahead]:
-    """What may be asked while samples are made. It makes the last bits depend on when which of them came: so
-    nothing where all models see whole batches, for such a job repeats itself bit for bit, nor where batches
-    are recorded, for so does a replay. Nothing of a trainer that would take the accelerator from the engine.
+    """Return the prefetchers of old log-probabilities and values.
+
+    Prefetching makes the last bits of the results depend on the arrival order of samples. It is therefore
+    off where all models see whole batches, because such a job repeats bit for bit, and where batches are
+    recorded, because a replay must repeat bit for bit. The trainer is not asked where that would take the
+    accelerator from the engine.
     """
     if job.spec.checkpoint.record_batches or not _scored_as_they_come(job):
         return []
     rollout = job.spec.effective_rollout
-    apart = rollout is not None and rollout.placement is RolloutPlacement.OWN
-    found = [values.ahead, policy.ahead if apart else None]
-    return [each for each in found if each is not None]
+    has_own_processes = rollout is not None and rollout.placement is RolloutPlacement.OWN
+    prefetchers = [values.ahead, policy.ahead if has_own_processes else None]
+    return [prefetcher for prefetcher in prefetchers if prefetcher is not None]
 
 
 def _scored_as_they_come(job: AlignmentJob) -> bool:
-    """Whether a model with a process of its own scores samples: as many at a time as have come."""
-    own = [reward for reward in job.spec.rewards if reward.placement is RewardPlacement.OWN]
-    return _reference_on_bus(job) or any(reward.models for reward in own)
+    """Return True if a model in its own process scores samples, in batches that depend on their arrival."""
+    own_process_rewards = [reward for reward in job.spec.rewards if reward.placement is RewardPlacement.OWN]
+    return _reference_on_bus(job) or any(reward.models for reward in own_process_rewards)
 
 
 def _reference_on_bus(job: AlignmentJob) -> bool:
-    """Whether the reference has processes of its own."""
+    """Return True if the reference model runs in its own processes."""
     reference = job.spec.effective_reference
     return reference is not None and reference.placement is ReferencePlacement.OWN
 
@@ -173,7 +179,7 @@ def build_validation(
     chosen: Algorithm,
     frozen: FrozenModels,
 ) -> Validation:
-    """What the spec wants measured on held-out rows."""
+    """Create the measurements on held-out rows that the spec asks for."""
     spec = job.spec.validation
     if spec is None or prepared.validation is None:
         return Validation(None, [], report)
@@ -203,6 +209,7 @@ def _sampler(
     critic: CriticClient | None,
     ensure: Callable[[int], Awaitable[None]],
 ) -> ValidationSampler:
+    """Create the sampler of responses to the held-out prompts."""
     rollout = job.spec.effective_rollout
     assert rollout is not None and prepared.validation is not None
     rewards = bus_rewards(job)
@@ -218,8 +225,9 @@ def _sampler(
 
 
 def _dynamic(job: AlignmentJob) -> DynamicSampling | None:
+    """Create the dynamic sampling filter, or None if the algorithm has none."""
     algorithm = job.spec.algorithm.value
-    wanted = getattr(algorithm, "dynamic_sampling", None)
-    if wanted is None:
+    entry = getattr(algorithm, "dynamic_sampling", None)
+    if entry is None:
         return None
-    return DynamicSampling(job.spec.rewards, wanted.max_refills * algorithm.prompts_per_step)
+    return DynamicSampling(job.spec.rewards, entry.max_refills * algorithm.prompts_per_step)

@@ -1,5 +1,5 @@
-"""Commits and history: shards from trainer and critic, the driver's state, and which prompts each step was
-trained on."""
+"""Writes checkpoints (shards of trainer and critic, driver state), the training history and the job's result.
+"""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from kubealign_services.driver.state import JobState
 from kubealign_services.driver.training_client import TrainingClient
 from kubealign_services.rpc.errors import RemoteFailure, StorageFull
 
-_REMEDY = "With the cause mended, the same command goes on from the newest of them"
+_REMEDY = "Fix the cause; the same command then continues from the newest checkpoint"
 
 
 class Commits:
-    """Makes a job's commits under one fence."""
+    """Writes a job's checkpoints under one fence."""
 
     def __init__(self, job_name: str, fence: int, store: CommitStore, members: list[TrainingClient]) -> None:
         self._job_name = job_name
@@ -26,12 +26,13 @@ class Commits:
         self._committed = -1
 
     def holds(self, state: JobState) -> bool:
-        """Whether nothing of it would be lost: a commit holds its step, or no step was made yet."""
+        """Return True if a checkpoint contains the step of `state`, or no step was made yet."""
         return state.step == max(self._committed, self._store.newest_step() or 0)
 
     async def commit(self, state: JobState) -> None:
-        """Commit the state, unless it is committed already. Raises JobFailed when the disk refuses; earlier
-        commits are intact."""
+        """Save a checkpoint of `state` unless one exists. Raises UnrecoverableError if the disk refuses;
+        earlier checkpoints are intact.
+        """
         if state.step == self._committed:
             return
         try:
@@ -63,33 +64,36 @@ class Commits:
         self._committed = state.step
 
     async def _save(self, member: TrainingClient, step: int, folder: Path) -> list[ShardFile]:
-        own = folder / member.role
+        """Write the shards of one role and return their records."""
+        role_folder = folder / member.role
         try:
-            own.mkdir()
+            role_folder.mkdir()
         except OSError as error:
-            raise StorageFull(f"{error.strerror} at {own}") from error
-        written = await member.save(step, own)
+            raise StorageFull(f"{error.strerror} at {role_folder}") from error
+        written = await member.save(step, role_folder)
         return [
             ShardFile(name=shard.name, size_bytes=shard.size_bytes, digest=shard.digest) for shard in written
         ]
 
 
 class TrainedPrompts:
-    """The history file, kept in step with the state."""
+    """History file of trained prompts, kept consistent with the state."""
 
     def __init__(self, path: Path, fence: int) -> None:
         self._history = History(path)
         self._fence = fence
 
     def resume_at(self, state: JobState) -> None:
-        """Forget what a rollback undid; add the step that a driver made and did not live to write down."""
+        """Drop the steps that a rollback undid; add the step that a driver made but did not record before it
+        died.
+        """
         self._history.truncate_after(state.step)
-        done = self._history.read()
-        if state.step > 0 and (not done or done[-1].step < state.step):
+        recorded = self._history.read()
+        if state.step > 0 and (not recorded or recorded[-1].step < state.step):
             self.add(state)
 
     def add(self, state: JobState) -> None:
-        """Note the step that made this state."""
+        """Append the step that produced `state`."""
         self._history.append(
             TrainedStep(fence=self._fence, step=state.step, version=state.version, prompts=state.trained)
         )

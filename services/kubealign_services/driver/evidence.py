@@ -1,4 +1,4 @@
-"""The batch that made a loss that is not a number, kept for study."""
+"""Dump of the batch that produced NaN or infinity, for debugging."""
 
 from pathlib import Path
 
@@ -7,8 +7,9 @@ from kubealign_services.batch.packed import Batch
 
 
 def save_evidence(run_dir: Path, step: int, batch: Batch) -> Path:
-    """Write the step's batch as safetensors (columns as in batch.proto) with its sample ids beside it;
-    return the path."""
+    """Write the step's batch as safetensors (columns as in batch.proto) and its sample ids as a text file;
+    return the path.
+    """
     folder = run_dir / "evidence"
     folder.mkdir(exist_ok=True)
     path = folder / f"step-{step:06d}.safetensors"

@@ -1,4 +1,4 @@
-"""The driver's end of the bus: groups go out as work items, rollouts and scores come in to the ledgers."""
+"""Driver's client of the message bus: publishes work items and collects rollouts and scores."""
 
 import asyncio
 import logging
@@ -20,11 +20,14 @@ log = logging.getLogger(__name__)
 
 
 class Exchange:
-    """Runs while the context is open. One for each fence: what older ones asked for is purged from the bus
-    at the start.
+    """Publishes requests and dispatches results to group trackers while the context is open.
 
-    Raises, from `wait`: Stopping when `stop` is set, JobFailed for a permanent failure, and whatever broke
-    the pumps.
+    One collector exists per fence. At the start it purges the requests of older fences from the bus.
+
+    Raises:
+        ShutdownRequested: From `wait_for_updates`, when `stop` is set.
+        UnrecoverableError: From `wait_for_updates`, for a permanent failure. Errors of the receiving tasks
+            are raised there too.
     """
 
     def __init__(
@@ -34,7 +37,7 @@ class Exchange:
         self._bus = bus
         self._stop = stop
         self._waits = waits
-        # Each with what puts all that its groups lack on an empty bus.
+        # Tracker -> function that publishes what its groups lack on an empty bus.
         self._ledgers: dict[Ledger, Callable[[], Awaitable[None]]] = {}
         self._failures: list[Failure] = []
         self._news = asyncio.Event()
@@ -43,10 +46,10 @@ class Exchange:
     async def __aenter__(self) -> "Exchange":
         for subject in ("work", "rollouts", "scores"):
             await self._bus.purge(subject)
-        # The pump of the rollouts is what finds a loss.
+        # The receiver of the rollouts detects the loss of data.
         losses = self._bus.losses("rollouts")
-        work = (self._pump("rollouts"), self._pump("scores"), self._refill(losses))
-        self._pumps = [asyncio.create_task(part) for part in work]
+        coroutines = (self._pump("rollouts"), self._pump("scores"), self._refill(losses))
+        self._pumps = [asyncio.create_task(coroutine) for coroutine in coroutines]
         return self
 
     async def __aexit__(
@@ -57,16 +60,22 @@ class Exchange:
         await asyncio.gather(*self._pumps, return_exceptions=True)
 
     def register(self, ledger: Ledger, refill: Callable[[], Awaitable[None]]) -> None:
-        """From now on, what comes in for this ledger reaches it. refill: called when the bus has lost all
-        that it had; asks again for what the ledger's groups lack."""
+        """Deliver results to this tracker from now on.
+
+        Args:
+            republish: Called when the bus has lost its data; publishes again what the tracker's groups
+                lack.
+        """
         self._ledgers[ledger] = refill
 
     def unregister(self, ledger: Ledger) -> None:
+        """Stop delivering results to this tracker."""
         del self._ledgers[ledger]
 
     def outstanding(self) -> dict[str, int]:
-        """How much was asked for and has not been taken: groups_in_flight (not whole yet), groups_waiting
-        (whole), samples_in_flight and scores_in_flight (that have not come)."""
+        """Count open requests: groups_in_flight (incomplete), groups_waiting (complete, not taken),
+        samples_in_flight and scores_in_flight (not arrived).
+        """
         ledgers = list(self._ledgers)
         unfinished = [(ledger, group) for ledger in ledgers for group in ledger.unfinished()]
         return {
@@ -77,32 +86,33 @@ class Exchange:
         }
 
     async def ask(self, item: rollout_pb2.WorkItem) -> None:
-        """Put a group's work item on the bus."""
+        """Publish a group's work item."""
         item.fence = self.fence
         message_id = f"{self.fence}:{item.purpose}:{item.group_id}:{item.attempt}"
         await self._bus.publish("work", item.SerializeToString(), message_id)
 
     async def ask_scores(self, rollout: rollout_pb2.Rollout) -> None:
-        """Put a rollout that has come already on the bus again, for those who score it."""
+        """Publish a rollout that has arrived already once more, for its scorers."""
         message_id = (
             f"{self.fence}:{rollout.purpose}:{rollout.group_id}:{rollout.attempt}:{rollout.sample}:again"
         )
         await self._bus.publish("rollouts", rollout.SerializeToString(), message_id)
 
     async def wait(self, ledger: Ledger) -> list[Failure]:
-        """Wait until something came in for anyone or a group of `ledger` is overdue; return the attempts of
-        its groups that failed."""
+        """Wait until a result arrives or a group of this tracker is overdue; return the failed attempts of
+        its groups.
+        """
         self._waits(ledger.waiting_for)
         deadline = ledger.next_deadline()
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-        news = asyncio.create_task(self._news.wait())
+        update = asyncio.create_task(self._news.wait())
         stop = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait(
-                [news, stop, *self._pumps], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+                [update, stop, *self._pumps], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
-            news.cancel()
+            update.cancel()
             stop.cancel()
         if self._stop.is_set():
             raise Stopping
@@ -110,37 +120,40 @@ class Exchange:
             if pump.done():
                 pump.result()
         self._news.clear()
-        mine = [failure for failure in self._failures if ledger.concerns(failure)]
+        failures = [failure for failure in self._failures if ledger.concerns(failure)]
         others = [other for other in self._ledgers if other is not ledger]
         self._failures = [
             failure for failure in self._failures if any(other.concerns(failure) for other in others)
         ]
-        mine += ledger.overdue(time.monotonic())
-        for failure in mine:
+        failures += ledger.overdue(time.monotonic())
+        for failure in failures:
             if failure.permanent:
                 raise JobFailed(failure.cause)
-        return mine
+        return failures
 
     async def _pump(self, subject: str) -> None:
+        """Receive messages of a subject and dispatch them, until cancelled."""
         while True:
             for delivery in await self._bus.pull(subject, "driver", _PULL, _PULL_SECONDS):
                 try:
                     self._take_in(subject, delivery.data)
                 except DecodeError as error:
                     log.error(
-                        "a message that cannot be read was dropped",
+                        "dropped a message that cannot be decoded",
                         extra={"subject": subject, "error": str(error)},
                     )
                 await delivery.ack()
                 self._news.set()
 
     async def _refill(self, losses: AsyncIterator[None]) -> None:
+        """Publish missing requests again whenever the bus has lost its data."""
         async for _ in losses:
-            log.warning("the bus has lost all that it had; what is under way is asked for again")
+            log.warning("the message bus has lost its data; outstanding requests are published again")
             for refill in list(self._ledgers.values()):
                 await refill()
 
     def _take_in(self, subject: str, data: bytes) -> None:
+        """Decode a message and add it to the trackers of its group."""
         now = time.monotonic()
         for ledger in self._ledgers:
             if subject == "rollouts":
@@ -154,6 +167,6 @@ class Exchange:
 
 
 def new_group(group_id: str, samples: int, min_version: int, timeout: float) -> Group:
-    """A group asked for now, due in so many seconds."""
+    """Create a group that is requested now and due in `timeout` seconds."""
     now = time.monotonic()
     return Group(group_id, samples, min_version, deadline=now + timeout, asked_at=now)

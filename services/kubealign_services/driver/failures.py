@@ -1,9 +1,10 @@
-"""How a job ends that cannot succeed, and what is mended instead by starting over from the last commit."""
+"""Exceptions that end an attempt for good; other errors are recovered by a restart from the last checkpoint.
+"""
 
 
 class JobFailed(Exception):
-    """Nothing that another try would mend. The message is the cause, as a person would say it."""
+    """The job cannot succeed, and a retry would not help. The message is the cause in plain English."""
 
 
 class Stopping(Exception):
-    """The job was asked to stop: leave the step, commit what is proven, end."""
+    """The driver was asked to stop: leave the step, save a checkpoint of verified weights, end."""

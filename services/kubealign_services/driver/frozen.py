@@ -1,4 +1,4 @@
-"""Which frozen models say something of a job's rows, and how they are asked."""
+"""Builds the client of the frozen model (reference or teacher) that scores a job's given rows."""
 
 from pathlib import Path
 
@@ -15,19 +15,22 @@ from kubealign_services.driver.training_client import TrainerClient
 
 
 def build_frozen(job: AlignmentJob, exchange: Exchange, trainer: TrainerClient, folder: Path) -> FrozenModels:
-    """The reference or the teacher of a job that learns from given rows. What they say is kept in
-    `folder`."""
+    """Create the reference or teacher client of a job that trains on given rows. Scores are cached in
+    `folder`.
+    """
     spec = job.spec
     reference = spec.effective_reference
     if spec.teacher is not None:
         rollout = spec.rollout
         scores = RowScores(exchange, [TEACHER], rollout.group_timeout_seconds, rollout.group_retries)
-        kept = FrozenCache(folder, TEACHER, exchange.fence)
-        return FrozenTeacher(scores, kept, spec.algorithm.value.temperature)
+        cache = FrozenCache(folder, TEACHER, exchange.fence)
+        return FrozenTeacher(scores, cache, spec.algorithm.value.temperature)
     if reference is None or spec.algorithm.value.samples:
         return NoFrozenModels()
-    ask: Ask = trainer.reference_logprobs
+    request_logprobs: Ask = trainer.reference_logprobs
     if reference.placement is ReferencePlacement.OWN:
         rollout = spec.rollout
-        ask = from_bus(RowScores(exchange, [REFERENCE], rollout.group_timeout_seconds, rollout.group_retries))
-    return FrozenReference(ask, FrozenCache(folder, REFERENCE, exchange.fence))
+        request_logprobs = from_bus(
+            RowScores(exchange, [REFERENCE], rollout.group_timeout_seconds, rollout.group_retries)
+        )
+    return FrozenReference(request_logprobs, FrozenCache(folder, REFERENCE, exchange.fence))

@@ -1,11 +1,11 @@
-"""What frozen models have said of sequences, kept in a file: asked once, for all epochs and restarts.
+"""Disk cache of frozen models' scores, so that each sequence is scored once for all epochs and restarts.
 
-A sequence is known by its content (tokens and loss mask), not by its place in the data: rows that are alike
-are asked about once, and what belongs to other tokens is never found. Each driver's fence writes a file of
-its own and reads all of them, so that two never write the same one.
+The key is the content of a sequence (tokens and loss mask), not its position in the data: equal rows are
+scored once, and the scores of other tokens are never returned. Each driver fence writes a file of its own
+and reads all files, so no two drivers write the same file.
 
-A record: 16 bytes of the sequence's digest, 16 of the columns' digest, 4 of their length (little-endian), and
-the columns as safetensors. A record that was cut short, or that is not what was written, is not there.
+A record holds 16 bytes of the sequence's digest, 16 of the columns' digest, 4 of their length
+(little-endian), and the columns as safetensors. A truncated or damaged record counts as missing.
 """
 
 import logging
@@ -36,7 +36,9 @@ class _Place(NamedTuple):
 
 
 class FrozenCache:
-    """`name`: of the frozen model. Only the records' places are held in memory."""
+    """Disk cache of one frozen model's scores. `name`: of the model. Only the records' locations are held in
+    memory.
+    """
 
     def __init__(self, folder: Path, name: str, fence: int) -> None:
         self._path = folder / f"{name}-{fence}.cache"
@@ -46,20 +48,20 @@ class FrozenCache:
             self._index(path)
 
     def __len__(self) -> int:
-        """Sequences that something is known of."""
+        """Return the number of cached sequences."""
         return len(self._places)
 
     @property
     def size_bytes(self) -> int:
-        """Of all that is known."""
-        return sum(place.length for place in self._places.values())
+        """Size of all cached columns in bytes."""
+        return sum(location.length for location in self._places.values())
 
     def find(self, batch: Batch) -> list[dict[str, Tensor] | None]:
-        """For each sequence its token columns, one entry for each of its tokens; None: not known."""
+        """Return the cached token columns of each sequence, one entry per token; None: not cached."""
         return [self._read(key) for key in _keys(batch)]
 
     def add(self, batch: Batch, columns: Mapping[str, Tensor]) -> None:
-        """Keep token columns of all of the batch's sequences."""
+        """Append the token columns of all the batch's sequences."""
         records = bytearray()
         bounds = batch.cu_seqlens.tolist()
         start = self._path.stat().st_size if self._path.exists() else 0
@@ -75,18 +77,21 @@ class FrozenCache:
         self._places |= added
 
     def _read(self, key: bytes) -> dict[str, Tensor] | None:
-        place = self._places.get(key)
-        if place is None:
+        """Read and verify one record; None if it is missing or damaged."""
+        location = self._places.get(key)
+        if location is None:
             return None
         try:
-            with place.path.open("rb") as file:
-                return decode_columns(os.pread(file.fileno(), place.length, place.offset), place.digest)
+            with location.path.open("rb") as file:
+                blob = os.pread(file.fileno(), location.length, location.offset)
+                return decode_columns(blob, location.digest)
         except (OSError, CorruptBatch) as error:
-            log.warning("a kept record is no good", extra={"file": str(place.path), "error": str(error)})
+            log.warning("a cached record is damaged", extra={"file": str(location.path), "error": str(error)})
             del self._places[key]
             return None
 
     def _index(self, path: Path) -> None:
+        """Add the locations of a file's complete records."""
         size = path.stat().st_size
         with path.open("rb") as file:
             while len(head := file.read(_HEAD.size)) == _HEAD.size:
@@ -99,7 +104,7 @@ class FrozenCache:
 
 
 def first_of_each(batch: Batch, among: Sequence[int]) -> list[int]:
-    """Of these sequences, those whose content no earlier one has."""
+    """Return those of the sequences `indices` whose content no earlier one has."""
     keys = _keys(batch)
     seen: dict[bytes, int] = {}
     for index in among:
@@ -108,7 +113,7 @@ def first_of_each(batch: Batch, among: Sequence[int]) -> list[int]:
 
 
 def _keys(batch: Batch) -> list[bytes]:
-    """16 bytes for each sequence, from its tokens and its loss mask."""
+    """Return a 16-byte key for each sequence, from its tokens and loss mask."""
     tokens, mask = batch.tokens.to(torch.int32).numpy(), batch.token("loss_mask").to(torch.uint8).numpy()
     bounds = batch.cu_seqlens.tolist()
     return [

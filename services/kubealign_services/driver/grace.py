@@ -1,17 +1,24 @@
-"""The time that the driver has from when it is told to stop. A step that cannot be proven and committed in
-it is not committed: the last commit stays the truth."""
+"""Shutdown of the driver within its grace period. A step that cannot be verified and saved in that time is
+dropped; the last checkpoint remains valid.
+"""
 
 import asyncio
 
 from kubealign_services.driver.failures import Stopping
 
-# Of the process's grace period, for what closes after the last commit: the bus, the server, the logs.
+# Part of the grace period that is reserved to close the message bus, the server and the logs after the last
+# checkpoint.
 _CLOSING_SHARE = 0.25
 _CLOSING_SECONDS = 10.0
 
 
 class Grace:
-    """seconds: the process's grace period, after which it is ended from outside."""
+    """Deadline of a graceful shutdown.
+
+    Args:
+        stop: Set when the process is asked to stop.
+        seconds: Grace period of the process, after which it is killed.
+    """
 
     def __init__(self, stop: asyncio.Event, seconds: float) -> None:
         self.stop = stop
@@ -19,12 +26,12 @@ class Grace:
         self._end: float | None = None
 
     async def told(self) -> None:
-        """Wait to be told to stop. Raises Stopping."""
+        """Wait for a shutdown request. Raises ShutdownRequested."""
         await self.stop.wait()
         raise Stopping
 
     async def over(self) -> None:
-        """Wait until what was begun before must be given up. Raises Stopping."""
+        """Sleep until the shutdown deadline. Raises ShutdownRequested."""
         await self.stop.wait()
         now = asyncio.get_running_loop().time()
         if self._end is None:

@@ -1,14 +1,14 @@
-"""Groups of prompts, asked for ahead of time and taken in batches.
+"""Buffer of prompt groups, requested ahead of time and taken in batches.
 
 Unfinished and waiting groups never exceed (max_staleness + 1) x prompts_per_step (AReaL, Fu et al. 2025,
-section 5.1), and batches are taken in the order in which they were asked for: a step waits for its oldest
-groups, however many later ones are whole. So how old a sample can be is bounded by construction, however slow
-it is and however many weights it lives through. A group asked for at version v has fewer than the capacity
-before it, every step takes prompts_per_step of those, and so it is trained on at version v + max_staleness at
-the latest; none of its tokens is older than v, which its work item demands. Nothing is thrown away for its
-age, then, long responses are not lost more often than short ones, and a batch holds the same prompts whatever
-the workers' speed. The age is checked all the same when a batch is taken. With max_staleness 0 every sample
-is made with the weights that train on it.
+section 5.1), and batches are taken in the order of the requests: a step waits for its oldest groups,
+however many later ones are complete. The age of a sample is therefore bounded by construction, however
+slow the sample is and however many weight versions appear meanwhile. A group requested at version v has
+fewer than the capacity ahead of it, every step takes prompts_per_step of those, and so the group is
+trained on at version v + max_staleness at the latest; none of its tokens is older than v, which its work
+item demands. No group is discarded for its age, long responses are not lost more often than short ones,
+and a batch holds the same prompts whatever the workers' speed. The age is still checked when a batch is
+taken. With max_staleness 0 every sample is generated with the weights that train on it.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from kubealign_services.driver.supply import Supply
 
 log = logging.getLogger(__name__)
 
-#: Groups of the next batch whose samples are there, and how many of it are missing.
+#: Called with the groups of the next batch whose samples have arrived, and the number of missing groups.
 Coming = Callable[[Sequence[Group], int], None]
 
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """How groups are asked for."""
+    """Parameters of the requests for groups."""
 
     job_seed: int
     prompts_per_step: int
@@ -45,21 +45,22 @@ class GroupPlan:
     group_retries: int
     max_failed_groups: int
     max_staleness: int = 0
-    #: Further samples of each prompt, of the likeliest tokens, after the others.
+    #: Additional greedy samples of each prompt, after the others.
     greedy_samples: int = 0
 
     @property
     def samples(self) -> int:
-        """Of each prompt, all told."""
+        """Samples per prompt, greedy ones included."""
         return self.samples_per_prompt + self.greedy_samples
 
 
 class GroupBuffer:
-    """Publishes prompts, joins rollouts with scores, asks again for what failed, drops what is stale and,
-    with dynamic sampling, what teaches nothing.
+    """Publishes prompts, joins rollouts with scores, retries failed groups, drops stale ones and, with
+    dynamic sampling, those that give no gradient.
 
-    `given_up` are the prompts whose retries ended; others have taken their place. `failures` counts them
-    over the whole job. `discarded` counts the groups that were too old, since this began.
+    `failed_prompts` are the prompts that failed after all retries; others have taken their place.
+    `failure_count` counts them over the whole job. `discarded_groups` counts the stale groups since this
+    buffer was created.
     """
 
     def __init__(
@@ -73,8 +74,12 @@ class GroupBuffer:
         dynamic: DynamicSampling | None = None,
         given: Mapping[str, Sequence[Sequence[int]]] | None = None,
     ) -> None:
-        """given: prompt -> the tokens of responses to it that are not sampled, but told how likely they
-        are."""
+        """Register with the collector.
+
+        Args:
+            continuations: Prompt -> tokens of responses that are not sampled but scored for their
+                log-probability.
+        """
         self._given = given or {}
         self._dynamic = dynamic or DynamicSampling((), 0)
         self._exchange = exchange
@@ -90,43 +95,53 @@ class GroupBuffer:
 
     @property
     def uninformative(self) -> int:
-        """Groups that were dropped for the step because they teach nothing."""
+        """Number of groups dropped for this step because all their rewards are equal."""
         return self._dynamic.dropped
 
     @property
     def outstanding(self) -> list[str]:
-        """Prompts asked for and not handed out in a batch, oldest first."""
+        """Prompts requested and not handed out in a batch, oldest first."""
         return list(self._ledger.groups)
 
     @property
     def in_flight(self) -> int:
-        """Groups asked for and not whole yet."""
+        """Number of requested groups that are incomplete."""
         return len(self._ledger.unfinished())
 
     @property
     def waiting(self) -> int:
-        """Whole groups that no batch has taken yet."""
+        """Number of complete groups that no batch has taken yet."""
         return len(self._ledger.ready())
 
     def close(self) -> None:
-        """Let go of what is outstanding: results that still come in are dropped."""
+        """Abandon outstanding requests: results that still arrive are dropped."""
         self._exchange.unregister(self._ledger)
 
     def waiting_for(self) -> str:
+        """Describe in plain English what the incomplete groups lack."""
         return self._ledger.waiting_for()
 
     async def take(self, version: int, coming: Coming | None = None) -> list[Group]:
-        """The groups that were asked for first, prompts_per_step of them, once they are whole, none older
-        than max_staleness; fewer once the supply has ended, none when nothing is left. coming: told of those
-        whose samples are there, while others are made or they are scored. Raises JobFailed, Stopping."""
+        """Return the oldest prompts_per_step groups once they are complete, none older than max_staleness.
+
+        Returns fewer groups once the prompts have run out, and none when nothing is left.
+
+        Args:
+            on_generated: Called with the groups whose samples have arrived, while others are generated or
+                scored.
+
+        Raises:
+            UnrecoverableError: Too many prompts have failed, or a failure is permanent.
+            ShutdownRequested: The driver was asked to stop.
+        """
         self._dynamic.next_step()
         while True:
             await self._refill(version)
-            dull = [group for group in self._ledger.ready() if self._dynamic.drops(group)]
-            if dull:
-                for group in dull:
+            uninformative = [group for group in self._ledger.ready() if self._dynamic.drops(group)]
+            if uninformative:
+                for group in uninformative:
                     self._ledger.close(group.group_id)
-                continue  # other prompts take their place
+                continue  # other prompts replace them
             oldest = list(islice(self._ledger.groups.values(), self._plan.prompts_per_step))
             if all(group.completed_at is not None for group in oldest):
                 stale = [group for group in oldest if self._is_stale(group, version)]
@@ -137,28 +152,33 @@ class GroupBuffer:
                 for group in stale:
                     await self._ask_anew(group, version)
             elif coming is not None:
-                there = [group for group in oldest if self._comes(group)]
-                coming(there, len(oldest) - len(there))
+                generated = [group for group in oldest if self._comes(group)]
+                coming(generated, len(oldest) - len(generated))
             failed = {failure.group_id: failure for failure in await self._exchange.wait(self._ledger)}
             for failure in failed.values():
                 await self._failed(failure)
 
     def _comes(self, group: Group) -> bool:
-        """Whether its samples are there, and the batch will have them: where groups are dropped for their
-        rewards, only these tell."""
+        """Return True if all samples have arrived and the batch is certain to contain the group.
+
+        Where groups are dropped for their rewards, only the rewards decide that.
+        """
         return (group.generated_at if self._dynamic.keeps_all else group.completed_at) is not None
 
     async def _refill(self, version: int) -> None:
-        asked = []
+        """Request new groups up to the capacity."""
+        new_groups = []
         while len(self._ledger.groups) < self._capacity and (group_id := self._supply.next()) is not None:
             group = new_group(group_id, self._plan.samples, version, self._plan.group_timeout)
             self._ledger.open(group)
-            asked.append(group)
-        await asyncio.gather(*(self._publish(group) for group in asked))
+            new_groups.append(group)
+        await asyncio.gather(*(self._publish(group) for group in new_groups))
 
     async def _ask_for_the_missing(self) -> None:
-        """Put all that unfinished groups lack on a bus that has lost it. The attempt stays: what workers
-        still hold counts when it comes."""
+        """Publish again what unfinished groups lack, on a bus that has lost its data.
+
+        The attempt number stays, so results that workers still hold count when they arrive.
+        """
         for group in self._ledger.unfinished():
             group.deadline = time.monotonic() + self._plan.group_timeout
             for rollout in group.unscored(self._ledger.sources):
@@ -167,6 +187,7 @@ class GroupBuffer:
                 await self._publish(group)
 
     async def _publish(self, group: Group) -> None:
+        """Publish the work item of a group."""
         row = self._supply.row(group.group_id)
         await self._exchange.ask(
             rollout_pb2.WorkItem(
@@ -194,12 +215,13 @@ class GroupBuffer:
         return version - oldest_version(group) > self._plan.max_staleness
 
     async def _ask_anew(self, group: Group, version: int) -> None:
-        """Throw away what came of a group and ask again, with today's weights."""
+        """Discard the results of a stale group and request it again with the current weights."""
         self.discarded += 1
         self._ledger.groups[group.group_id].min_version = version
         await self._publish(self._ledger.again(group.group_id, time.monotonic() + self._plan.group_timeout))
 
     async def _failed(self, failure: Failure) -> None:
+        """Retry a failed group, or give its prompt up after the last retry."""
         group = self._ledger.groups.get(failure.group_id)
         if group is None:
             return

@@ -1,4 +1,4 @@
-"""Work items: what a rollout worker is asked for, and the seeds that make its samples repeatable."""
+"""Work items for rollout workers, and the seeds that make samples repeatable."""
 
 import json
 from typing import Any
@@ -10,13 +10,16 @@ from kubealign.v1 import rollout_pb2
 
 
 def sample_seed(job_seed: int, purpose: str, group_id: str, attempt: int, sample: int) -> int:
-    """A 64-bit seed for each (job, purpose, group, attempt, sample). A group's id holds its epoch and row,
-    so no two steps share one."""
+    """Return a 64-bit seed for each (job, purpose, group, attempt, sample).
+
+    A group's id contains its epoch and row, so no two steps share one.
+    """
     return xxhash.xxh3_64_intdigest(f"{job_seed}:{purpose}:{group_id}:{attempt}:{sample}".encode())
 
 
 def sampling_message(sampling: Sampling, temperature: float | None = None) -> rollout_pb2.Sampling:
-    """The spec's sampling on the wire, with another temperature where one is given."""
+    """Return the spec's sampling parameters as a protobuf message, with another temperature if one is given.
+    """
     return rollout_pb2.Sampling(
         max_tokens=sampling.max_tokens,
         min_tokens=sampling.min_tokens,
@@ -29,5 +32,5 @@ def sampling_message(sampling: Sampling, temperature: float | None = None) -> ro
 
 
 def context_json(prompt: str, columns: dict[str, Any]) -> bytes:
-    """What goes with a group to the rewards: the prompt's text and the row's other columns."""
+    """Encode the prompt's text and the row's other columns, which the rewards receive with a group."""
     return json.dumps({"prompt": prompt, "columns": columns}, ensure_ascii=False).encode()

@@ -1,9 +1,9 @@
-"""Groups that were asked for: what has come of each, what is missing, what is overdue. Pure: the clock is
-an argument.
+"""Tracks requested groups: arrived samples and scores, missing ones, deadlines. Pure: the clock is an
+argument.
 
-The first copy of a sample wins, later copies are dropped; a score counts for the copy whose digest it
-names. Messages of an older fence or an older attempt are dropped: whoever made them did not know that the
-group was asked for again.
+The first copy of a sample wins and later copies are dropped; a score counts for the copy whose digest it
+names. Messages of an older fence or attempt are dropped: their senders did not know that the group was
+requested again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from kubealign.v1 import rollout_pb2, scoring_pb2
 
 @dataclass
 class Group:
-    """The samples of one prompt, as far as they have come."""
+    """Samples of one prompt that have arrived so far."""
 
     group_id: str
     samples: int
@@ -29,14 +29,15 @@ class Group:
     completed_at: float | None = None
 
     def score(self, sample: int, source: str) -> scoring_pb2.Score:
-        """The score of the kept copy of a sample. Raises KeyError where it has not come."""
+        """Return the score of the kept copy of a sample. Raises KeyError if it has not arrived."""
         return self.scores[sample, self.rollouts[sample].sequence.digest, source]
 
     def complete(self, sources: Sequence[str]) -> bool:
+        """Return True if all samples and their scores from `sources` have arrived."""
         return len(self.rollouts) == self.samples and not self.unscored(sources)
 
     def unscored(self, sources: Sequence[str]) -> list[rollout_pb2.Rollout]:
-        """Rollouts that have come and lack the score of one of `sources`."""
+        """Return the arrived rollouts that lack a score from one of `sources`."""
         return [
             rollout
             for sample, rollout in self.rollouts.items()
@@ -46,7 +47,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an attempt at a group came to nothing. permanent: another try cannot mend it."""
+    """Cause of a failed attempt at a group. permanent: a retry would not help."""
 
     group_id: str
     attempt: int
@@ -55,7 +56,7 @@ class Failure:
 
 
 class Ledger:
-    """The groups of one purpose under one fence."""
+    """Groups of one purpose under one fence."""
 
     def __init__(self, fence: int, purpose: str, sources: Iterable[str]) -> None:
         self.fence = fence
@@ -65,13 +66,13 @@ class Ledger:
         self.dropped = 0
 
     def open(self, group: Group) -> None:
-        """Note that a group was asked for, in the order in which they shall be taken."""
+        """Add a requested group. Groups are taken in the order in which they are added."""
         if group.group_id in self.groups:
-            raise ValueError(f"group {group.group_id} is asked for already")
+            raise ValueError(f"group {group.group_id} is requested already")
         self.groups[group.group_id] = group
 
     def again(self, group_id: str, deadline: float) -> Group:
-        """Forget what came of a group and count one more attempt."""
+        """Discard the results of a group and count one more attempt."""
         group = self.groups[group_id]
         group.attempt += 1
         group.deadline = deadline
@@ -81,11 +82,11 @@ class Ledger:
         return group
 
     def close(self, group_id: str) -> Group:
-        """Take a group out."""
+        """Remove a group and return it."""
         return self.groups.pop(group_id)
 
     def add_rollout(self, rollout: rollout_pb2.Rollout, now: float) -> Failure | None:
-        """Keep a rollout. Returns why its group failed, where it did."""
+        """Add a rollout. Return the failure of its group, if any."""
         group = self._current(rollout.fence, rollout.purpose, rollout.group_id, rollout.attempt)
         if group is None or rollout.sample in group.rollouts:
             self.dropped += 1
@@ -107,7 +108,7 @@ class Ledger:
         return None
 
     def add_score(self, score: scoring_pb2.Score, now: float) -> Failure | None:
-        """Keep a score. Returns why its group failed, where it did."""
+        """Add a score. Return the failure of its group, if any."""
         group = self._current(score.fence, self.purpose, score.group_id, score.attempt)
         key = (score.sample, score.digest, score.source)
         if group is None or score.source not in self.sources or key in group.scores:
@@ -120,15 +121,15 @@ class Ledger:
         return None
 
     def ready(self) -> list[Group]:
-        """Whole groups, oldest first."""
+        """Return the complete groups, oldest first."""
         return [group for group in self.groups.values() if group.completed_at is not None]
 
     def unfinished(self) -> list[Group]:
-        """Groups that are not whole, oldest first."""
+        """Return the incomplete groups, oldest first."""
         return [group for group in self.groups.values() if group.completed_at is None]
 
     def overdue(self, now: float) -> list[Failure]:
-        """Groups that are not whole at their deadline, with what is missing."""
+        """Return the failures of groups that are incomplete at their deadline, each with what is missing."""
         return [
             Failure(
                 group.group_id, group.attempt, f"after {now - group.asked_at:.0f} s {self._missing(group)}"
@@ -138,23 +139,26 @@ class Ledger:
         ]
 
     def concerns(self, failure: Failure) -> bool:
-        """Whether a failure is of an attempt that nobody has given up since: of one attempt several samples
-        may fail, and the later ones say nothing of the attempt after it."""
+        """Return True if a failure belongs to the current attempt of its group.
+
+        Several samples of one attempt may fail, and the later failures say nothing about the next attempt.
+        """
         group = self.groups.get(failure.group_id)
         return group is not None and group.attempt == failure.attempt
 
     def next_deadline(self) -> float | None:
+        """Return the earliest deadline of an incomplete group, or None."""
         return min(
             (group.deadline for group in self.groups.values() if group.completed_at is None), default=None
         )
 
     def waiting_for(self) -> str:
-        """What the groups that are not whole lack, as a person would say it."""
+        """Describe in plain English what the incomplete groups lack."""
         open_groups = [group for group in self.groups.values() if group.completed_at is None]
         missing = sum(group.samples - len(group.rollouts) for group in open_groups)
         if missing:
             return f"{missing} samples of {len(open_groups)} groups from the rollout workers"
-        absent = sorted(
+        missing_sources = sorted(
             {
                 source
                 for group in open_groups
@@ -163,25 +167,30 @@ class Ledger:
                 if (sample, rollout.sequence.digest, source) not in group.scores
             }
         )
-        return f"scores of {', '.join(absent)} for {len(open_groups)} groups" if absent else ""
+        if not missing_sources:
+            return ""
+        return f"scores of {', '.join(missing_sources)} for {len(open_groups)} groups"
 
     def _current(self, fence: int, purpose: str, group_id: str, attempt: int) -> Group | None:
+        """Return the group if the message belongs to its current attempt, else None."""
         group = self.groups.get(group_id)
         if fence != self.fence or purpose != self.purpose or group is None or attempt != group.attempt:
             return None
         return group
 
     def _note_completion(self, group: Group, now: float) -> None:
+        """Record the completion time of a group that has just become complete."""
         if group.completed_at is None and group.complete(self.sources):
             group.completed_at = now
 
     def _missing(self, group: Group) -> str:
+        """Describe what one overdue group lacks."""
         if len(group.rollouts) < group.samples:
-            absent_samples = group.samples - len(group.rollouts)
-            return f"{absent_samples} of {group.samples} samples had not come from the rollout workers"
-        absent = sorted(
+            missing_count = group.samples - len(group.rollouts)
+            return f"{missing_count} of {group.samples} samples had not come from the rollout workers"
+        missing_sources = sorted(
             source
             for source in self.sources
             if any((s, r.sequence.digest, source) not in group.scores for s, r in group.rollouts.items())
         )
-        return f"no score had come from {', '.join(absent)}"
+        return f"no score had come from {', '.join(missing_sources)}"

@@ -1,10 +1,12 @@
-"""A file of lines that only grows, whoever was killed while writing it."""
+"""Append-only file of lines that survives the death of its writer."""
 
 from pathlib import Path
 
 
 def append(path: Path, lines: str) -> None:
-    """Append whole lines. A last line that was left half is ended first: it costs itself, not the next."""
+    """Append complete lines. A partial last line is terminated first, so that it does not corrupt the next
+    line.
+    """
     with path.open("ab+") as file:
         if file.seek(0, 2):
             file.seek(-1, 2)

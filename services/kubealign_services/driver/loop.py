@@ -1,5 +1,4 @@
-"""The loop: prompts out, rollouts and scores in, one TrainStep, new weights. Everything else is behind
-these names."""
+"""The training loop: prompts out, rollouts and scores in, one TrainStep, new weights."""
 
 import asyncio
 
@@ -9,11 +8,16 @@ from kubealign_services.driver.state import JobState
 
 
 async def align(run: Run, state: JobState) -> JobState:
-    """Take the job from `state` to its end; return the last state, committed, its result exported.
+    """Run the job from `state` to its end. Return the last state, with its checkpoint saved and its result
+    exported.
 
-    The same loop serves every algorithm: what one has no use for (a critic, a reference, rollouts) does
-    nothing here. Raises JobFailed, Stopping (`run.state` is then the last whole step), or what a lost role
-    raises.
+    The same loop serves every algorithm: a part that an algorithm does not use (critic, reference,
+    rollouts) does nothing.
+
+    Raises:
+        UnrecoverableError: The job cannot succeed.
+        ShutdownRequested: The driver was asked to stop; `run.state` is then the last complete step.
+        Unreachable, OutOfOrder, BusUnavailable: The connection to a role or to the message bus was lost.
     """
     await run.weights.publish(state.version)
     await run.validation.at_start(state)
@@ -24,14 +28,14 @@ async def align(run: Run, state: JobState) -> JobState:
                 state.finished = state.finished or "the data ran out"
                 break
             await asyncio.gather(
-                run.critic.values(batch, step),  # only where the algorithm has a critic
-                run.trainer.old_logprobs(batch, step),  # only where more than one update, or KL, needs them
+                run.critic.values(batch, step),  # only if the algorithm has a critic
+                run.trainer.old_logprobs(batch, step),  # only if a KL penalty or several updates need them
             )
             run.gate.check(batch, step)
             step.add(run.algorithm.advantages(batch, state.algorithm))
-            batch = without_companions(batch)  # what informed the advantages and is not learned
-            run.previews.take(batch, step)  # a few samples, with what is known of their tokens
-            await run.weights.released(step)  # on policy a refit that lost its quorum surfaces here
+            batch = without_companions(batch)  # drop auxiliary sequences, which only inform the advantages
+            run.previews.take(batch, step)  # a few samples with per-token values, for displays
+            await run.weights.released(step)  # on policy, a refit that lost its quorum fails here
             state = await run.step_both(batch, run.source.after(state), step)
             run.gate.check(batch, step)
             await run.weights.publish_soon(state.version, step)

@@ -1,4 +1,4 @@
-"""The driver: `python -m kubealign_services.driver.main SETTINGS.json`."""
+"""Driver process of a job: `python -m kubealign_services.driver.main SETTINGS.json`."""
 
 import logging
 import sys
@@ -26,18 +26,20 @@ from kubealign_services.process.run import run
 from kubealign_services.rpc.client import Peer
 from kubealign_services.rpc.errors import OutOfOrder, Unreachable
 
-#: What starting over from the last commit may mend: a role that died and was started again, a bus that was
-#: away.
+#: Errors that a restart from the last checkpoint may fix: a role that was restarted, or a message bus that
+#: was unreachable.
 LOST = (Unreachable, OutOfOrder, BusUnavailable)
 _READY_SECONDS = 300.0
-#: Attempts in a row that make no step, before the job fails.
+#: Consecutive attempts without a finished step before the job fails.
 _FRUITLESS = 5
 
 log = logging.getLogger(__name__)
 
 
 class Telemetry:
-    """A step's figures for displays and Prometheus. `reached` is the newest step."""
+    """Metric sink for Prometheus and the read model of the displays. `latest_step` is the newest step
+    reported.
+    """
 
     def __init__(self, context: Context, progress: Progress) -> None:
         self._context = context
@@ -45,18 +47,20 @@ class Telemetry:
         self.reached = -1
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
+        """Publish the metrics of a step."""
         self.reached = max(self.reached, step)
         self._context.metrics.set_step(metrics)
         self._context.read_model.metrics(step, fence, metrics)
         self._progress.reached(step)
 
     def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Publish a few samples of a step to the read model."""
         for sample in samples:
             self._context.read_model.sample(step, sample)
 
 
 async def serve(context: Context) -> None:
-    """Drive the job to its end, starting over from its last commit whenever a role is lost."""
+    """Run the job to its end. Restarts from the last checkpoint whenever the connection to a role is lost."""
     settings, spec = context.settings, context.job.spec
     progress = Progress(spec.max_steps, context.read_model, trains=spec.algorithm.value.trains)
     grace = Grace(context.stop, spec.lifecycle.grace_period_seconds)
@@ -86,8 +90,15 @@ async def serve(context: Context) -> None:
 async def until_ended(
     context: Context, bus: Bus, trainer: Peer | None, critic: Peer | None, progress: Progress, grace: Grace
 ) -> None:
-    """Attempt after attempt, each under a fence of its own; `trainer` is None in a job that makes data.
-    Raises Stopping, JobFailed."""
+    """Open the trackers and run attempts until the job ends.
+
+    Args:
+        trainer: None for a job that generates data.
+
+    Raises:
+        ShutdownRequested: The driver was asked to stop.
+        UnrecoverableError: The job cannot succeed.
+    """
     async with tracked(context) as trackers:
         telemetry = Telemetry(context, progress)
         samples = SampleFile(context.settings.run_dir / "samples.jsonl")
@@ -104,6 +115,7 @@ async def _attempts(
     telemetry: Telemetry,
     others: Sequence[Sink],
 ) -> None:
+    """Run one attempt after another, each under a new fence, until one ends without a recoverable error."""
     prepared = load_prepared(context.settings.run_dir)
     sinks: list[Sink] = [telemetry, *others]
     fruitless = 0
@@ -123,12 +135,14 @@ async def _attempts(
             return
         except LOST as error:
             if context.stop.is_set():
-                log.warning("stopped at the last commit", extra={"cause": str(error), "fence": fence})
+                log.warning("stopped at the last checkpoint", extra={"cause": str(error), "fence": fence})
                 raise Stopping from error
             fruitless = 0 if telemetry.reached > before else fruitless + 1
-            log.warning("starting over from the last commit", extra={"cause": str(error), "fence": fence})
+            log.warning("restarting from the last checkpoint", extra={"cause": str(error), "fence": fence})
             if fruitless >= _FRUITLESS:
-                raise JobFailed(f"{fruitless} attempts in a row made no step; the last: {error}") from error
+                raise JobFailed(
+                    f"{fruitless} consecutive attempts finished no step; the last error: {error}"
+                ) from error
 
 
 def main(argv: list[str]) -> int:

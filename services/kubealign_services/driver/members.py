@@ -1,5 +1,6 @@
-"""Trainer, critic and what lives with them, as the loop sees them: each adds its columns to the batch and
-notes its time."""
+"""Policy, critic and co-located scorers as the training loop uses them: each adds columns to the batch and
+records its time.
+"""
 
 import asyncio
 from functools import partial
@@ -17,25 +18,29 @@ from kubealign_services.driver.training_client import CriticClient, TrainerClien
 
 
 class Policy:
-    """The trainer, asked for log-probabilities only where the algorithm needs them. `ahead` is then where
-    they may be asked before the batch is whole."""
+    """Old log-probabilities from the trainer, only where the algorithm needs them. `prefetcher` may request
+    them before the batch is complete.
+    """
 
     def __init__(self, client: TrainerClient, needs_old_logprobs: bool) -> None:
         self.ahead = Ahead(partial(_to_learn, client)) if needs_old_logprobs else None
 
     async def old_logprobs(self, batch: Batch, step: StepFigures) -> None:
+        """Add the column old_logprobs (float32 [T])."""
         if self.ahead is not None:
             with step.phase("logprobs"):
                 batch.token_columns["old_logprobs"] = await self.ahead.column(batch)
 
 
 class Values:
-    """The critic, where there is one. `ahead` is as the policy's."""
+    """Values from the critic, where one exists. `prefetcher` may request them before the batch is complete.
+    """
 
     def __init__(self, client: CriticClient | None) -> None:
         self.ahead = None if client is None else Ahead(client.values)
 
     async def values(self, batch: Batch, step: StepFigures) -> None:
+        """Add the column values (float32 [T])."""
         if self.ahead is not None:
             with step.phase("values"):
                 batch.token_columns["values"] = await self.ahead.column(batch)
@@ -46,7 +51,7 @@ async def _to_learn(client: TrainerClient, batch: Batch) -> Tensor:
 
 
 class Colocated:
-    """Reward models in the critic's process, the reference in the trainer's."""
+    """Scorers hosted by other roles: reward models by the critic, the reference by the trainer."""
 
     def __init__(
         self, trainer: TrainerClient, critic: CriticClient | None, rewards: list[str], reference: bool
@@ -67,13 +72,16 @@ class Colocated:
 
 
 class Gate:
-    """Stops a job whose engine and trainer disagree. With one update and no KL the trainer measures it
-    within the step."""
+    """Check that stops a job whose engine and trainer disagree on log-probabilities.
+
+    With one update per step and no KL penalty the trainer measures the gap within the step.
+    """
 
     def __init__(self, spec: MismatchGate | None) -> None:
         self._spec = spec
 
     def check(self, batch: Batch, step: StepFigures) -> None:
+        """Raise UnrecoverableError if the mean log-probability gap exceeds the spec's bound."""
         if self._spec is None:
             return
         if "old_logprobs" in batch.token_columns and "rollout/logprob_gap_mean" not in step.metrics:
@@ -90,9 +98,9 @@ async def step_both(
     step: StepFigures,
     critic_warmup_steps: int,
 ) -> JobState:
-    """Send one TrainStep to trainer and critic at the same time; return `after` once both have done it.
+    """Send one TrainStep to trainer and critic concurrently; return `after` once both have finished.
 
-    During the critic's warm-up the trainer counts the step and leaves the policy as it is.
+    During the critic's warm-up the trainer counts the step and leaves the policy unchanged.
     """
     update = after.step > critic_warmup_steps
     with step.phase("train"):
@@ -109,7 +117,13 @@ async def step_both(
 
 
 def _named(metrics: dict[str, float], role: str) -> dict[str, float]:
-    """Figures of the optimiser under the role's name; the objective's own names stay, and win: a map from the
-    wire has no order that could decide between the critic's own loss and its objective's critic/loss."""
-    own = {name: value for name, value in metrics.items() if "/" in name}
-    return {f"{role}/{name}": value for name, value in metrics.items() if name not in own} | own
+    """Prefix optimiser metrics with the role's name; metrics of the objective keep their names and win.
+
+    A map from the wire has no order that could decide between the critic's own loss and its objective's
+    critic/loss.
+    """
+    objective_metrics = {name: value for name, value in metrics.items() if "/" in name}
+    optimiser_metrics = {
+        f"{role}/{name}": value for name, value in metrics.items() if name not in objective_metrics
+    }
+    return optimiser_metrics | objective_metrics

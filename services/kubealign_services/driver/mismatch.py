@@ -1,5 +1,6 @@
-"""The gap between what the rollout engine and the trainer say of the same tokens: silently wrong numbers
-show here first."""
+"""Metrics of a batch: the log-probability gap between rollout engine and trainer, and reward model
+attributes.
+"""
 
 from kubealign_services.algorithms.mismatch import comparable
 from kubealign_services.batch.packed import Batch
@@ -7,8 +8,11 @@ from kubealign_services.driver.failures import JobFailed
 
 
 def mismatch(batch: Batch) -> dict[str, float]:
-    """Mean and largest absolute difference of engine_logprobs and old_logprobs, in nats, over the response
-    tokens that were made with the weights that train on them; none where there is no such token."""
+    """Return the mean and largest absolute difference of engine_logprobs and old_logprobs, in nats.
+
+    The gap reveals silently wrong numbers first. It covers the response tokens generated with the weights
+    that train on them; empty if no such token exists.
+    """
     mask = comparable(batch)
     if not bool(mask.any()):
         return {}
@@ -17,7 +21,7 @@ def mismatch(batch: Batch) -> dict[str, float]:
 
 
 def check_mismatch(metrics: dict[str, float], bound: float) -> None:
-    """Raises JobFailed when the mean gap is above the gate."""
+    """Raise UnrecoverableError if the mean gap exceeds the gate."""
     mean = metrics["rollout/logprob_gap_mean"]
     if not mean <= bound:
         raise JobFailed(

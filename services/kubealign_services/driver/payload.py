@@ -1,12 +1,11 @@
-"""Whether the longest message that a job can make fits the bus: asked at the start, not found out in the
-night."""
+"""Payload limits: checks at the start that the longest message of a job fits the message bus."""
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.rollout import ReferencePlacement
 from kubealign_services.data.prepared import Report
 from kubealign_services.driver.failures import JobFailed
 
-# A token and its mask, as a reference is asked about a given row.
+# A token and its mask, in a reference's request for a given row.
 _BYTES_A_GIVEN_TOKEN = 4 + 1
 # A token and its log-probability, as in Score.candidates.
 _BYTES_A_CANDIDATE = 4 + 4
@@ -17,15 +16,20 @@ _ENVELOPE_BYTES = 8192
 
 
 def longest_sequence(job: AlignmentJob, report: Report) -> int:
-    """Tokens of the longest prompt and response that the job can make."""
+    """Return the number of tokens of the longest prompt and response that the job can produce."""
     rollout = job.spec.effective_rollout
     longest = max(part.longest_prompt for part in (report.train, report.validation) if part is not None)
     return longest + (rollout.sampling.max_tokens if rollout else 0)
 
 
 def check_payload(job: AlignmentJob, report: Report, max_payload: int) -> None:
-    """Raises JobFailed when the longest rollout, judgement or row that a reference is asked about, or what a
-    teacher says of the longest response, could not be sent. max_payload in bytes."""
+    """Raise UnrecoverableError if the longest message of the job exceeds the bus's limit.
+
+    Covers rollouts, judgements, rows for a reference, and a teacher's candidates for the longest response.
+
+    Args:
+        max_payload: Limit of the bus in bytes.
+    """
     _check_candidates(job, report, max_payload)
     _check_rows(job, report, max_payload)
     _check_judgements(job, report, max_payload)
@@ -51,10 +55,11 @@ def check_payload(job: AlignmentJob, report: Report, max_payload: int) -> None:
 
 
 def _check_judgements(job: AlignmentJob, report: Report, max_payload: int) -> None:
+    """Check the judgements of a job that judges its own responses."""
     judge = getattr(job.spec.algorithm.value, "judged_by", None)
     if judge is None:
         return
-    # The question's text goes with each judgement.
+    # Each judgement carries the question's text.
     question = len(judge.prompt) + longest_sequence(job, report)
     size = (question + judge.max_tokens) * (_BYTES_A_TOKEN + _TEXT_BYTES_A_TOKEN) + _ENVELOPE_BYTES
     if size > max_payload:
@@ -66,12 +71,12 @@ def _check_judgements(job: AlignmentJob, report: Report, max_payload: int) -> No
 
 
 def _check_questions(job: AlignmentJob, report: Report, max_payload: int) -> None:
-    """Of a job whose policy is asked about its own responses."""
+    """Check the requests of a job whose policy is asked about its own responses."""
     template = getattr(job.spec.algorithm.value, "longest_template", 0)
     if not template:
         return
     response = job.spec.rollout.sampling.max_tokens
-    # Two responses stand in a question, and a third follows it.
+    # A question contains two responses, and a third follows.
     tokens = template + longest_sequence(job, report) + 2 * response
     size = tokens * _BYTES_A_TOKEN + response * _TEXT_BYTES_A_TOKEN + _ENVELOPE_BYTES
     if size > max_payload:
@@ -82,6 +87,7 @@ def _check_questions(job: AlignmentJob, report: Report, max_payload: int) -> Non
 
 
 def _check_candidates(job: AlignmentJob, report: Report, max_payload: int) -> None:
+    """Check the teacher's candidates for the longest response."""
     if job.spec.teacher is None:
         return
     algorithm = job.spec.algorithm
@@ -89,7 +95,7 @@ def _check_candidates(job: AlignmentJob, report: Report, max_payload: int) -> No
     size = longest * algorithm.value.candidates * _BYTES_A_CANDIDATE + _ENVELOPE_BYTES
     if size > max_payload:
         raise JobFailed(
-            f"what the teacher says of the longest response ({longest} tokens) may take {size} bytes, "
+            f"the teacher's candidates for the longest response ({longest} tokens) may take {size} bytes, "
             f"the bus carries messages of at most {max_payload}: lower "
             f"algorithm.{algorithm.member}.candidates ({algorithm.value.candidates}) or "
             f"data.{job.spec.data.member}.maxTokens"
@@ -97,12 +103,13 @@ def _check_candidates(job: AlignmentJob, report: Report, max_payload: int) -> No
 
 
 def _check_rows(job: AlignmentJob, report: Report, max_payload: int) -> None:
+    """Check the rows that a reference in its own process scores."""
     reference = job.spec.effective_reference
-    sampled = job.spec.algorithm.value.samples
-    if sampled or reference is None or reference.placement is not ReferencePlacement.OWN:
+    is_sampled = job.spec.algorithm.value.samples
+    if is_sampled or reference is None or reference.placement is not ReferencePlacement.OWN:
         return
     parts = [part for part in (report.train, report.validation) if part is not None]
-    # A prompt may come with another row's response.
+    # A prompt may be paired with another row's response.
     longest = max(part.longest_prompt + part.longest_response for part in parts)
     size = longest * _BYTES_A_GIVEN_TOKEN + _ENVELOPE_BYTES
     if size > max_payload:

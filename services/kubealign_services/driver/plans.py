@@ -1,4 +1,4 @@
-"""How groups are asked for, as a job's spec says."""
+"""Group plans from a job's spec."""
 
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.rollout import Rollout
@@ -9,8 +9,11 @@ from kubealign_services.driver.items import sampling_message
 def group_plan(
     job: AlignmentJob, rollout: Rollout, prompts: int, samples: int, temperature: float | None = None
 ) -> GroupPlan:
-    """Groups of `samples` responses, `prompts` of them at a time. temperature: another than the rollout's;
-    None: that."""
+    """Return the plan to request `prompts` groups at a time, each of `samples` responses.
+
+    Args:
+        temperature: Sampling temperature; None: the temperature of the rollout.
+    """
     return GroupPlan(
         job_seed=job.spec.seed,
         prompts_per_step=prompts,

@@ -1,4 +1,4 @@
-"""Whether what a job takes from other packages is there: asked once, before anything starts."""
+"""Checks the plugins of a job before anything starts."""
 
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.algorithms.loading import make_algorithm
@@ -7,8 +7,11 @@ from kubealign_services.trackers.plugin import check_parameters
 
 
 def check_plugins(job: AlignmentJob) -> None:
-    """Make the algorithm, look for the rewards and the trackers. A reward is imported where it runs, in a
-    process that can be ended. Raises LookupError."""
+    """Check that the algorithm, the rewards and the trackers from other packages exist.
+
+    Creates the algorithm. A reward is imported only in its own process, which can be killed. Raises
+    LookupError.
+    """
     if job.spec.algorithm.value.trains:
         make_algorithm(job.spec.algorithm)
     for reward in job.spec.rewards:

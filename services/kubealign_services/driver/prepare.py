@@ -1,5 +1,6 @@
-"""Preparation, once, before anything else starts: `python -m kubealign_services.driver.prepare
-SETTINGS.json`."""
+"""Preparation of a job before all other processes start: `python -m kubealign_services.driver.prepare
+SETTINGS.json`.
+"""
 
 import errno
 import os
@@ -18,7 +19,7 @@ _NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 async def serve(context: Context) -> None:
-    """Resolve the models, make what is made from a config, check and tokenise the data."""
+    """Resolve the models, create those defined by a config, check and tokenise the data."""
     make_run_folder(context.settings)
     try:
         check_plugins(context.job)
@@ -28,8 +29,13 @@ async def serve(context: Context) -> None:
 
 
 def make_run_folder(settings: ProcessSettings) -> None:
-    """The folder and the job's document in it, where nobody has made them: in a cluster it lies on a volume
-    that none but pods can reach."""
+    """Create the run directory and the job's document in it if they do not exist.
+
+    In a cluster the directory is on a volume that only pods can reach, so nobody else can create it.
+
+    Raises:
+        PermanentFailure: The run directory cannot be written.
+    """
     document = settings.run_dir / settings.job.name
     try:
         settings.run_dir.mkdir(parents=True, exist_ok=True)

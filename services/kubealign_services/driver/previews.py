@@ -1,4 +1,6 @@
-"""A few samples of a step, as a person reads them, with what is known of each of their tokens."""
+"""Sample logging: a few samples of each step with per-token values, truncated for display and stored in a
+file.
+"""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -12,33 +14,39 @@ from kubealign_services.driver.shown_tokens import shown_text, shown_tokens
 from kubealign_services.driver.token_texts import TokenTexts
 from kubealign_services.driver.validation_figures import ValidationSample
 
-#: Of a step: the best, the worst, and others.
+#: Samples shown per step: the best, the worst and others.
 SHOWN = 4
 
 
 class Previews:
-    """Chooses samples and puts together what displays show of them. `seed`: the job's."""
+    """Chooses samples of a step and builds their previews for displays.
+
+    Args:
+        seed: The job's seed.
+    """
 
     def __init__(self, texts: TokenTexts, seed: int) -> None:
         self._texts = texts
         self._seed = seed
 
     def take(self, batch: Batch, step: StepFigures) -> None:
-        """Note the step's samples, from a batch that has its advantages, where it has any, and its rewards. A
-        step of rows has none."""
+        """Add previews of the batch's samples to the step. A step of given rows has none.
+
+        The batch must contain its rewards and, if the algorithm has them, its advantages.
+        """
         if not step.answers:
             return
         rewarded = "rewards" in batch.sequence_columns
         rewards = batch.sequence("rewards").tolist() if rewarded else [0.0] * len(batch)
-        for place in chosen(rewards, self._seed, step.step):
-            answer = step.answers[batch.sample_ids[place]]
-            sequence = batch.select([place])
+        for index in chosen(rewards, self._seed, step.step):
+            answer = step.answers[batch.sample_ids[index]]
+            sequence = batch.select([index])
             mask = sequence.token("loss_mask").bool()
             step.samples.append(
                 {
                     "prompt": shown_text(answer.prompt),
                     "response": shown_text(answer.response),
-                    "reward": rewards[place] if rewarded else None,
+                    "reward": rewards[index] if rewarded else None,
                     "rewards": {
                         name.removeprefix("reward."): float(column[0])
                         for name, column in sequence.sequence_columns.items()
@@ -46,7 +54,7 @@ class Previews:
                     },
                     "weight_version": int(sequence.token("weight_version")[mask].min()),
                     "truncated": bool(sequence.sequence("truncated")[0]),
-                    "group_id": batch.sample_ids[place].rpartition("#")[0],
+                    "group_id": batch.sample_ids[index].rpartition("#")[0],
                     "purpose": "train",
                     **self._tokens(sequence.tokens[mask].tolist(), answer.response, token_values(sequence)),
                 }
@@ -55,13 +63,13 @@ class Previews:
     def of_answers(
         self, samples: Sequence[ValidationSample], step: int, version: int, purpose: str = "validation"
     ) -> list[dict[str, Any]]:
-        """Of answers to many prompts; best and worst by the mean of their scores."""
+        """Return previews of responses to many prompts; best and worst by their mean score."""
         means = [sum(sample.scores.values()) / max(1, len(sample.scores)) for sample in samples]
         return [
             {
                 "prompt": shown_text(sample.prompt),
                 "response": shown_text(sample.response),
-                # Several scores have no sum that means anything.
+                # The sum of several scores has no meaning.
                 "reward": next(iter(sample.scores.values())) if len(sample.scores) == 1 else None,
                 "rewards": sample.scores,
                 "weight_version": version,
@@ -70,50 +78,53 @@ class Previews:
                 "purpose": purpose,
                 **self._tokens(sample.tokens, sample.response, {"logprobs": sample.logprobs}),
             }
-            for sample in (samples[place] for place in chosen(means, self._seed, step))
+            for sample in (samples[index] for index in chosen(means, self._seed, step))
         ]
 
     def _tokens(
         self, tokens: Sequence[int], response: str, values: Mapping[str, Sequence[float]]
     ) -> dict[str, Any]:
+        """Return the fields tokens and token_values of a preview."""
         pieces = self._texts(tokens, response)
         shown, numbers = shown_tokens(pieces, values if pieces else {})
         return {"tokens": shown, "token_values": numbers}
 
 
 def chosen(rewards: Sequence[float], seed: int, step: int) -> list[int]:
-    """Places of the best sample, the worst, and two of the others that seed and step draw; all of four or
-    fewer."""
+    """Return the indices of the best sample, the worst, and two others drawn from seed and step.
+
+    Returns all indices of four or fewer samples.
+    """
     if len(rewards) <= SHOWN:
         return list(range(len(rewards)))
-    order = sorted(range(len(rewards)), key=lambda place: rewards[place])
+    order = sorted(range(len(rewards)), key=lambda index: rewards[index])
     others = random.Random(f"{seed}:{step}").sample(order[1:-1], SHOWN - 2)
     return [order[-1], order[0], *sorted(others)]
 
 
 def token_values(sequence: Batch) -> dict[str, list[float]]:
-    """Name -> a number for each response token of a batch of one sequence, of what its columns hold.
+    """Return name -> value of each response token of a batch of one sequence, for the columns present.
 
-    logprobs: the engine's. trainer_logprobs: of the weights before the step. logprob_gap: the engine's less
-    the trainer's. kl: the trainer's less the reference's, whose mean is the KL. advantages: a sequence's own
-    holds for each of its tokens. values: the critic's, of the state before the token. All but the last two
-    in nats.
+    logprobs: the engine's. trainer_logprobs: those of the weights before the step. logprob_gap: the
+    engine's minus the trainer's. kl: the trainer's minus the reference's, whose mean estimates the KL
+    divergence. advantages: an advantage per sequence applies to each of its tokens. values: the critic's,
+    for the state before the token. All but the last two are in nats.
     """
     mask = sequence.token("loss_mask").bool()
-    held = sequence.token_columns
-    found: dict[str, Tensor] = {}
+    columns = sequence.token_columns
+    values: dict[str, Tensor] = {}
     for name, column in (
         ("logprobs", "engine_logprobs"),
         ("trainer_logprobs", "old_logprobs"),
         ("advantages", "advantages"),
         ("values", "values"),
     ):
-        if column in held:
-            found[name] = held[column]
-    if "old_logprobs" in held:
-        found["logprob_gap"] = held["engine_logprobs"] - held["old_logprobs"]
-    if "old_logprobs" in held and "reference_logprobs" in held:
-        found["kl"] = held["old_logprobs"] - held["reference_logprobs"]
+        if column in columns:
+            values[name] = columns[column]
+    if "old_logprobs" in columns:
+        values["logprob_gap"] = columns["engine_logprobs"] - columns["old_logprobs"]
+    if "old_logprobs" in columns and "reference_logprobs" in columns:
+        values["kl"] = columns["old_logprobs"] - columns["reference_logprobs"]
     if "advantages" in sequence.sequence_columns:
-        found["advantages"] = sequence.sequence("advantages")[sequence.sequence_of_token]
-    return {name: column[mask].tolist() for name, column in found.items()}
+        values["advantages"] = sequence.sequence("advantages")[sequence.sequence_of_token]
+    return {name: column[mask].tolist() for name, column in values.items()}

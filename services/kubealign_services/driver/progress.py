@@ -1,4 +1,4 @@
-"""How far the driver is and what it waits for: told to displays, and to whoever asks over the wire."""
+"""Progress of the driver: published to displays, served over gRPC and sent with each heartbeat."""
 
 import time
 from collections.abc import Callable
@@ -12,11 +12,14 @@ _TELL_SECONDS = 1.0
 
 
 class Progress:
-    """The newest of fence, step and wait. Texts are made, and told to the read model, once a second at
-    most."""
+    """Current fence, step and wait. Wait texts are created and published at most once a second."""
 
     def __init__(self, max_steps: int, read_model: ReadModel, trains: bool = True) -> None:
-        """trains: whether each step makes a version of the weights."""
+        """Set up the tracker.
+
+        Args:
+            trains: True if each step produces a version of the weights.
+        """
         self.fence = 0
         self.step = 0
         self.waiting_for = ""
@@ -27,17 +30,18 @@ class Progress:
 
     @property
     def version(self) -> int:
-        """Of the newest weights."""
+        """Version of the newest weights."""
         return self.step if self._trains else 0
 
     def begin(self, fence: int) -> None:
+        """Publish the start of an attempt."""
         self.fence = fence
         self._read_model.status(
             phase="Starting", max_steps=self.max_steps, fence=fence, started_at=time.time()
         )
 
     def reached(self, step: int) -> None:
-        """A step is done: nothing is waited for."""
+        """Publish a finished step."""
         self.step, self.waiting_for = step, ""
         self._read_model.status(
             phase="Running",
@@ -49,7 +53,7 @@ class Progress:
         )
 
     def waits(self, text: Callable[[], str]) -> None:
-        """What is waited for at this moment."""
+        """Publish the current wait, described by `text`."""
         now = time.monotonic()
         if now - self._told >= _TELL_SECONDS:
             self._told = now
@@ -57,12 +61,13 @@ class Progress:
             self._read_model.status(phase="Running", waiting_for=self.waiting_for)
 
     def ended(self, phase: str, message: str = "") -> None:
+        """Publish the final phase of the driver."""
         self.waiting_for = ""
         self._read_model.status(phase=phase, message=message, waiting_for="")
 
 
 class DriverServicer(driver_pb2_grpc.DriverServicer):
-    """The Driver service."""
+    """gRPC service Driver."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

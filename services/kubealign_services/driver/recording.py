@@ -1,4 +1,4 @@
-"""Keeping what each step is trained on: `kubealign.replay.record` says how it lies there."""
+"""Records the batch of each step for replay. `kubealign.replay.record` defines the file layout."""
 
 import asyncio
 import json
@@ -19,8 +19,7 @@ _REMEDY = "make room, or set spec.checkpoint.recordBatches: false"
 
 
 class BatchRecorder:
-    """Writes the batches of one job under one fence. A step that is made again replaces what was kept of
-    it."""
+    """Writes the batches of one job under one fence. A repeated step replaces its earlier record."""
 
     def __init__(self, folder: Path, fence: int, seed: int) -> None:
         self._folder = folder
@@ -28,7 +27,8 @@ class BatchRecorder:
         self._seed = seed
 
     def resume_at(self, step: int) -> None:
-        """Forget the steps that a rollback undid. Raises JobFailed where the disk refuses."""
+        """Delete the records of steps that a rollback undid. Raises UnrecoverableError if the disk refuses.
+        """
         try:
             self._folder.mkdir(exist_ok=True)
             for later in recorded_steps(self._folder):
@@ -39,8 +39,8 @@ class BatchRecorder:
             raise self._failed(step, error) from error
 
     def write(self, state: JobState, batch: Batch, attempts: Mapping[str, int]) -> None:
-        """Keep the batch of the step after `state`; it is on the disk when this returns. Raises JobFailed
-        where the disk refuses."""
+        """Record the batch of the step after `state` durably. Raises UnrecoverableError if the disk refuses.
+        """
         step = state.step + 1
         message = encode(batch)
         groups = prompts_of(batch.sample_ids)
@@ -56,34 +56,36 @@ class BatchRecorder:
             digest=message.digest,
             size_bytes=len(message.columns),
         )
-        where = line_path(self._folder, step)
+        line_file = line_path(self._folder, step)
         try:
-            if where.exists():
-                where.unlink()
+            if line_file.exists():
+                line_file.unlink()
                 sync(self._folder)
             replace(batch_path(self._folder, step), [message.columns])
-            replace(where, [line.model_dump_json().encode() + b"\n"])
+            replace(line_file, [line.model_dump_json().encode() + b"\n"])
         except OSError as error:
             raise self._failed(step, error) from error
 
     def _failed(self, step: int, error: OSError) -> JobFailed:
-        where = error.filename or self._folder
-        return JobFailed(f"step {step} was not recorded: {error.strerror or error} at {where}: {_REMEDY}")
+        path = error.filename or self._folder
+        return JobFailed(f"step {step} was not recorded: {error.strerror or error} at {path}: {_REMEDY}")
 
 
 class RecordingSource:
-    """A Source whose batches are kept as they come, before anything is computed of them."""
+    """Batch source that records each batch of another source before anything is computed from it."""
 
     def __init__(self, source: Source, recorder: BatchRecorder) -> None:
         self._source = source
         self._recorder = recorder
 
     async def take(self, state: JobState, step: StepFigures) -> Batch | None:
-        """As the source's own. Raises JobFailed where the batch cannot be kept."""
+        """Return the next batch of the inner source. Raises UnrecoverableError if the batch cannot be
+        recorded.
+        """
         batch = await self._source.take(state, step)
         if batch is not None:
             with step.phase("record"):
-                # Encoding and the disk, not on the event loop: samples go on coming meanwhile.
+                # Encode and write off the event loop, so that samples continue to arrive.
                 await asyncio.to_thread(self._recorder.write, state, batch, step.attempts)
         return batch
 
@@ -92,5 +94,5 @@ class RecordingSource:
 
 
 def state_digest(state: Mapping[str, float]) -> str:
-    """Of what an algorithm keeps from step to step."""
+    """Return a digest of the algorithm's state between steps."""
     return digest_of(json.dumps(dict(state), sort_keys=True).encode())

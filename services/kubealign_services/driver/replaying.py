@@ -1,5 +1,4 @@
-"""Batches that another run has recorded, as a source; and the state that it trained the first of them
-from."""
+"""Replays the recorded batches of another run from the state that trained on the first of them."""
 
 import asyncio
 import logging
@@ -21,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplaySource:
-    """A Source: the batch of each step is the recorded one of that step, bit for bit."""
+    """Batch source that returns the recorded batch of each step, bit for bit."""
 
     def __init__(self, replay: Replay, algorithm: Algorithm, stop: asyncio.Event) -> None:
         self._folder = replay.run / FOLDER
@@ -31,8 +30,13 @@ class ReplaySource:
         self._trained: list[str] = []
 
     async def take(self, state: JobState, step: StepFigures) -> Batch | None:
-        """Raises JobFailed for a batch that is missing, has been altered, or lacks what the algorithm reads;
-        Stopping."""
+        """Return the recorded batch of the next step, or None after the last one.
+
+        Raises:
+            UnrecoverableError: The batch is missing, was altered, or lacks a column that the algorithm
+                needs.
+            ShutdownRequested: The driver was asked to stop.
+        """
         if self._stop.is_set():
             raise Stopping
         if state.step >= self._last_step:
@@ -48,7 +52,7 @@ class ReplaySource:
             )
         if line.algorithm_state != state_digest(state.algorithm):
             log.warning(
-                "what the algorithm has kept differs from the recorded run's", extra={"step": line.step}
+                "the algorithm's state differs from the recorded run's", extra={"step": line.step}
             )
         self._trained = line.groups
         step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
@@ -67,8 +71,12 @@ class ReplaySource:
 
 
 def first_commit(replay: Replay) -> Commit | None:
-    """What the first step is trained from; None: the first weights. Raises JobFailed where it has gone,
-    CorruptCommit."""
+    """Return the checkpoint that the first replayed step starts from; None: the initial weights.
+
+    Raises:
+        UnrecoverableError: The checkpoint does not exist any more.
+        CorruptCommit: The checkpoint is damaged.
+    """
     if replay.first_step == 1:
         return None
     folder = replay.run / "commits"

@@ -1,4 +1,4 @@
-"""The figures of a step: collected while it runs, then written where people look for them."""
+"""Step metrics: collected while a step runs, then written to `metrics.jsonl` and to all sinks."""
 
 import json
 import logging
@@ -15,27 +15,29 @@ log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Somewhere that a step's figures go: the read model, Prometheus, a tracker."""
+    """Destination of step metrics: the read model, Prometheus, a tracker."""
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
-        """The figures of a step, or of a validation at it."""
+        """Receive the metrics of a step, or of a validation at that step."""
 
     def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
-        """A few samples of a step."""
+        """Receive a few samples of a step."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a batch does not hold of a sample: the texts."""
+    """Texts of a sample, which a batch does not contain."""
 
     prompt: str
     response: str
 
 
 class StepFigures:
-    """What one step has measured so far. `answers`: the texts of its batch, by sample id; `samples`: those
-    that are shown, as the read model has them; `attempts`: how often each group of it had been asked for
-    again."""
+    """Metrics and previews that one step has collected so far.
+
+    `sample_texts`: texts of the batch by sample id; `previews`: samples for displays, in the read model's
+    form; `attempts`: group id -> number of retries.
+    """
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -46,11 +48,12 @@ class StepFigures:
         self._started = time.perf_counter()
 
     def add(self, metrics: Mapping[str, float]) -> None:
+        """Add metrics; later values replace earlier ones."""
         self.metrics.update(metrics)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Seconds spent inside, under seconds/NAME; phases of one name add up."""
+        """Add the seconds spent inside to seconds/NAME."""
         begun = time.perf_counter()
         try:
             yield
@@ -59,14 +62,16 @@ class StepFigures:
             self.metrics[key] = self.metrics.get(key, 0.0) + time.perf_counter() - begun
 
     def seconds(self) -> float:
+        """Return the seconds since the step began."""
         return time.perf_counter() - self._started
 
 
 class Report:
-    """Writes each step's figures as a line of `metrics.jsonl` and to every sink.
+    """Writes each step's metrics as a line of `metrics.jsonl` and to every sink.
 
-    After a rollback a step is reported again, under a higher fence: readers keep the last line of a step.
-    newest: the figures of the last step; newest_at: when it was done, or this began (time.monotonic()).
+    After a rollback a step is reported again under a higher fence: readers keep the last line of a step.
+    `latest_metrics`: metrics of the last step; `latest_step_time`: time of its end, or of this object's
+    creation (time.monotonic()).
     """
 
     def __init__(self, path: Path, fence: int, sinks: list[Sink]) -> None:
@@ -78,24 +83,26 @@ class Report:
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepFigures]:
-        """Measure a step; its figures are written when it ends well and has any."""
-        figures = StepFigures(step)
-        yield figures
-        if not figures.metrics:
+        """Measure a step. Its metrics are written if the step ends without an error and has any."""
+        record = StepFigures(step)
+        yield record
+        if not record.metrics:
             return
-        seconds = figures.seconds()
-        figures.metrics["seconds/step"] = seconds
-        if "batch/tokens" in figures.metrics:
-            figures.metrics["tokens_per_second"] = figures.metrics["batch/tokens"] / seconds
-        self.newest, self.newest_at = figures.metrics, time.monotonic()
-        self.write(step, figures.metrics)
-        self.samples(step, figures.samples)
+        seconds = record.seconds()
+        record.metrics["seconds/step"] = seconds
+        if "batch/tokens" in record.metrics:
+            record.metrics["tokens_per_second"] = record.metrics["batch/tokens"] / seconds
+        self.newest, self.newest_at = record.metrics, time.monotonic()
+        self.write(step, record.metrics)
+        self.samples(step, record.samples)
 
     def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Send samples of a step to every sink."""
         for sink in self._sinks:
             sink.samples(step, samples)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write one line of metrics and send them to every sink."""
         line = {"step": step, "fence": self._fence, "time": time.time(), **metrics}
         append(self._path, json.dumps(line) + "\n")
         for sink in self._sinks:

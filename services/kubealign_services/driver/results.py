@@ -1,4 +1,4 @@
-"""The job's result: a Hugging Face folder."""
+"""Exports the job's result as a Hugging Face folder."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ from kubealign_services.driver.training_client import TrainerClient
 
 
 class Results:
-    """Where the trained model goes."""
+    """Exporter of the trained model."""
 
     def __init__(self, trainer: TrainerClient, directory: Path) -> None:
         self._trainer = trainer
         self._directory = directory
 
     async def export(self, state: JobState) -> None:
-        """Write the policy (or the reward model) as it stands."""
+        """Write the policy (or the reward model) of `state`."""
         await self._trainer.export(state.step, self._directory)

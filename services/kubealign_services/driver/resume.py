@@ -1,4 +1,4 @@
-"""Where to go on: with what the living ranks already did, else from the last commit, else from the start."""
+"""Restores the driver state: from living ranks, else from the last checkpoint, else from the start."""
 
 import asyncio
 import logging
@@ -11,25 +11,29 @@ log = logging.getLogger(__name__)
 
 
 async def resume(store: CommitStore, members: list[TrainingClient], first: Commit | None = None) -> JobState:
-    """The state that trainer and critic (`members`) stand at, and that the job goes on from. first: another
-    run's commit that this job begins with; None: the job's first weights.
+    """Return the state from which the job continues, after trainer and critic hold it.
 
-    A driver that died alone finds both at the same step with its own state in their keeping, and nothing is
-    done twice. Otherwise all of them take the last commit, or what the job begins with.
+    A driver that died alone finds both roles at the same step with its own state, and nothing is repeated.
+    Otherwise all roles load the last checkpoint or the initial weights.
+
+    Args:
+        members: Clients of trainer and critic.
+        initial_checkpoint: Checkpoint of another run with which this job starts; None: the job's initial
+            weights.
     """
-    found = [await member.describe() for member in members]
+    states = [await member.describe() for member in members]
     if (
-        all(state.loaded and state.driver_state for state in found)
-        and len({state.driver_state for state in found}) == 1
+        all(state.loaded and state.driver_state for state in states)
+        and len({state.driver_state for state in states}) == 1
     ):
-        state = JobState.model_validate_json(found[0].driver_state)
-        if all(member.step == state.step for member in found):
+        state = JobState.model_validate_json(states[0].driver_state)
+        if all(member.step == state.step for member in states):
             log.info(
-                "trainer and critic are alive and agree: going on without a rollback",
+                "trainer and critic agree on the state: continuing without a rollback",
                 extra={"step": state.step},
             )
             return state
-    # Every file of it is read: not on the event loop.
+    # Reads every file of the checkpoint, so it must not run on the event loop.
     commit = await asyncio.to_thread(store.newest) or first
     state = JobState() if commit is None else JobState.model_validate(commit.manifest.driver_state)
     for member in members:

@@ -1,4 +1,4 @@
-"""Rows by name -> a batch, with the companions that the algorithm wants."""
+"""Batches of rows by name, with the mismatched pairs that KTO needs."""
 
 from collections.abc import Sequence
 
@@ -10,21 +10,33 @@ from kubealign_services.driver.failures import JobFailed
 
 
 class RowBatches:
-    """Of one data set. kind: the member of spec.data. mismatched: with each row's prompt comes another row's
-    response, as a companion. Raises JobFailed where there is no other row."""
+    """Builder of batches from one data set.
+
+    Args:
+        kind: Member of spec.data.
+        mismatched_pairs: Add each row's prompt with another row's response as an auxiliary sequence.
+
+    Raises:
+        UnrecoverableError: Mismatched pairs are needed and there is no other row.
+    """
 
     def __init__(self, rows: Sequence[PreparedRow], kind: str, mismatched: bool) -> None:
         if mismatched and len(rows) < 2:
             raise JobFailed(
-                f"spec.data.{kind}: at least 2 rows are needed, {len(rows)} is there: each row's prompt is "
-                "also read with another row's response"
+                f"spec.data.{kind}: at least 2 rows are needed, found {len(rows)}: each row's prompt is "
+                "also paired with another row's response"
             )
         self._rows = rows
         self._kind = kind
         self._mismatched = mismatched
 
     def of(self, names: Sequence[str]) -> Batch:
-        """names: PREFIX/ROW, ROW a place among the rows; the prefix is the epoch, say."""
-        places = [int(name.rpartition("/")[2]) for name in names]
-        batch = collate([self._rows[place] for place in places], names, self._kind)
-        return with_mismatched(batch, places, self._rows) if self._mismatched else batch
+        """Return the batch of the rows with these names.
+
+        Args:
+            names: PREFIX/ROW, where ROW is an index into the rows and the prefix is the epoch, for
+                example.
+        """
+        indices = [int(name.rpartition("/")[2]) for name in names]
+        batch = collate([self._rows[index] for index in indices], names, self._kind)
+        return with_mismatched(batch, indices, self._rows) if self._mismatched else batch

@@ -1,4 +1,6 @@
-"""What scorers on the bus say of given sequences: each goes out as a rollout that has come already."""
+"""Scores given sequences through scorers on the message bus. Each sequence is published as a rollout that has
+arrived already.
+"""
 
 import asyncio
 import logging
@@ -13,7 +15,7 @@ from kubealign_services.driver.exchange import Exchange, new_group
 from kubealign_services.driver.failures import JobFailed
 from kubealign_services.driver.ledger import Failure, Ledger
 
-#: Sequences asked about at a time: more of them would wait on the bus, which keeps so many bytes.
+#: Most sequences requested at a time: more would only queue on the bus, whose storage is limited.
 IN_FLIGHT = 256
 _PURPOSE = "train"
 #: The columns that scorers of given sequences read.
@@ -24,17 +26,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Told:
-    """What a scorer is told of a sequence besides its tokens. columns: JSON, as in items.context_json."""
+    """Input of a scorer besides the tokens of a sequence. columns: JSON, as in
+    `work_items.encode_scoring_context`.
+    """
 
     columns: bytes = b""
     response: str = ""
 
 
 class RowScores:
-    """Asks sources, by their names on the bus, about sequences; asks again for what is overdue, failed, or
-    was lost with the bus.
+    """Client of scorers on the bus, by source name. Retries requests that are overdue, failed or lost with
+    the bus.
 
-    timeout: seconds that each sequence has. retries: how often one is asked about again.
+    Args:
+        timeout: Deadline of each sequence in seconds.
+        retries: Retries per sequence.
     """
 
     def __init__(self, exchange: Exchange, sources: Sequence[str], timeout: float, retries: int) -> None:
@@ -48,30 +54,38 @@ class RowScores:
         exchange.register(self._ledger, self._ask_for_the_missing)
 
     async def of(self, batch: Batch) -> list[scoring_pb2.Score]:
-        """What the only source says: one score a sequence, in their order. Raises JobFailed where one cannot
-        be had, Stopping."""
+        """Return the only source's score of each sequence, in order.
+
+        Raises:
+            UnrecoverableError: A sequence was not scored after all retries.
+            ShutdownRequested: The driver was asked to stop.
+        """
         (source,) = self._sources
         return [scores[source] for scores in await self.all_of(batch)]
 
     async def all_of(self, batch: Batch, told: Sequence[Told] = ()) -> list[dict[str, scoring_pb2.Score]]:
-        """Source -> score of each sequence, in their order. told: one a sequence, where a source wants it.
-        Raises as `of`."""
+        """Return source -> score of each sequence, in order. Raises as `score`.
+
+        Args:
+            contexts: One per sequence, if a source needs it.
+        """
         scores: list[dict[str, scoring_pb2.Score]] = []
-        told = told or [Told()] * len(batch)
+        scoring_contexts = told or [Told()] * len(batch)
         for first in range(0, len(batch), IN_FLIGHT):
-            asked = range(first, min(first + IN_FLIGHT, len(batch)))
-            scores += await self._wave([(batch.select([index]), told[index]) for index in asked])
+            wave = range(first, min(first + IN_FLIGHT, len(batch)))
+            scores += await self._wave([(batch.select([index]), scoring_contexts[index]) for index in wave])
         return scores
 
     async def _wave(self, asked: Sequence[tuple[Batch, Told]]) -> list[dict[str, scoring_pb2.Score]]:
+        """Score one wave of at most MAX_IN_FLIGHT sequences."""
         names = []
         sequences = [sequence for sequence, _ in asked]
         try:
-            for sequence, told in asked:
-                # A row is asked about anew each epoch, and the bus takes no name twice.
+            for sequence, context in asked:
+                # A row is requested again in each epoch, and the bus rejects a repeated message id.
                 self._asked += 1
                 names.append(f"{self._asked}/{sequence.sample_ids[0]}")
-                self._told[names[-1]] = told
+                self._told[names[-1]] = context
                 self._ledger.open(new_group(names[-1], 1, 0, self._timeout))
             await asyncio.gather(
                 *(self._publish(name, _bare(part)) for name, part in zip(names, sequences, strict=True))
@@ -87,6 +101,7 @@ class RowScores:
             self._told.clear()
 
     async def _publish(self, name: str, sequence: batch_pb2.PackedBatch) -> None:
+        """Publish a sequence as a rollout."""
         group = self._ledger.groups[name]
         rollout = rollout_pb2.Rollout(
             fence=self._exchange.fence,
@@ -103,16 +118,17 @@ class RowScores:
         await self._exchange.ask_scores(rollout)
 
     async def _failed(self, failure: Failure) -> None:
+        """Retry a failed request, or raise UnrecoverableError after the last retry."""
         group = self._ledger.groups.get(failure.group_id)
         if group is None:
             return
         if group.attempt >= self._retries:
             raise JobFailed(
-                f"{' or '.join(self._sources)} said nothing of {failure.group_id.partition('/')[2]} in "
-                f"{group.attempt + 1} tries; the last: {failure.cause}"
+                f"{' or '.join(self._sources)} did not score {failure.group_id.partition('/')[2]} in "
+                f"{group.attempt + 1} tries; the last error: {failure.cause}"
             )
         log.warning(
-            "a row is asked about again",
+            "retrying the score of a row",
             extra={"row": failure.group_id, "attempt": group.attempt, "cause": failure.cause},
         )
         sequence = group.rollouts[0].sequence
@@ -120,6 +136,7 @@ class RowScores:
         await self._publish(failure.group_id, sequence)
 
     async def _ask_for_the_missing(self) -> None:
+        """Publish again the requests of unscored sequences, on a bus that has lost its data."""
         for group in self._ledger.unfinished():
             group.deadline = time.monotonic() + self._timeout
             for rollout in group.unscored(self._ledger.sources):
@@ -127,6 +144,6 @@ class RowScores:
 
 
 def _bare(sequence: Batch) -> batch_pb2.PackedBatch:
-    """It with the columns that scorers read, and no more."""
+    """Encode a sequence with only the columns that scorers read."""
     read = {name: column for name, column in sequence.token_columns.items() if name in _COLUMNS}
     return encode(replace(sequence, token_columns=read, sequence_columns={}))

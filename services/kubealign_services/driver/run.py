@@ -1,4 +1,4 @@
-"""Everything that the loop works with, under the names that it uses."""
+"""State and collaborators of the training loop during one attempt."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -23,8 +23,9 @@ from kubealign_services.training.contract import NonFiniteLoss
 
 @dataclass
 class Run:
-    """One attempt at a job, under one fence. `state` is the last step that trainer and critic have both
-    done."""
+    """One attempt at a job under one fence. `state` is the last step that both trainer and critic have
+    finished.
+    """
 
     run_dir: Path
     max_steps: int
@@ -45,14 +46,15 @@ class Run:
     results: Results
     report: Report
     state: JobState = field(default_factory=JobState)
-    #: Of the newest TrainStep.
+    #: The batch of the latest TrainStep.
     batch: Batch | None = None
-    #: Held by what is not broken off half-way where there is time to end it: a TrainStep, a commit.
+    #: Held during a TrainStep or a checkpoint: shutdown waits for these to end while its deadline allows.
     undivided: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def step_both(self, batch: Batch, after: JobState, step: StepFigures) -> JobState:
-        """One TrainStep on trainer and critic; from here on the step is done, whatever becomes of the
-        driver."""
+        """Run one TrainStep on trainer and critic. The step then counts as done, whatever happens to the
+        driver.
+        """
         self.batch = batch
         async with self.undivided:
             try:
@@ -65,17 +67,22 @@ class Run:
         return self.state
 
     def no_numbers(self, step: int, error: Exception) -> JobFailed:
-        """The failure of a step that has made no numbers of the policy; its batch is kept for study."""
+        """Build the UnrecoverableError for a step that produced NaN or infinity. Saves the batch for
+        debugging.
+        """
         if self.batch is None:
             return JobFailed(str(error))
         path = save_evidence(self.run_dir, step, self.batch)
         return JobFailed(f"step {step}: {error}; its batch is kept in {path}")
 
     async def commit(self, state: JobState) -> None:
-        """Commit a state whose weights are proven: what an update has destroyed is not kept."""
+        """Save a checkpoint of `state` once a quorum of workers has verified its weights, so that destroyed
+        weights are never saved.
+        """
         await self.weights.proven(state.version)
         async with self.undivided:
             await self.commits.commit(state)
 
     def commits_at(self, step: int) -> bool:
+        """Return True if a checkpoint is due after this step."""
         return step % self.commit_every == 0

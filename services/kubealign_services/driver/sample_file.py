@@ -1,4 +1,4 @@
-"""The samples that a run shows, kept in its folder: what a display finds when Redis has gone."""
+"""File of previewed samples in the run directory, for displays when Redis is gone."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,15 @@ BOUND_BYTES = 64 * 2**20
 
 
 class SampleFile:
-    """One JSON object a line: the step, and the sample's fields as the read model has them.
+    """Metric sink that writes one JSON object per line: the step, and the sample's fields in the read model's
+    form.
 
-    The file only grows, so that a line's place names it, and stays below `bound` bytes: the fuller it is, the
-    fewer steps are kept. Of every
+    The file only grows, so that a line's position identifies it, and stays below `max_bytes`: the fuller
+    it is, the fewer steps are kept. Of every
 
-        2 ** floor(log2(bound / (bound - size)))
+        2 ** floor(log2(max_bytes / (max_bytes - size)))
 
-    steps one: all until it is half full, every second until three quarters, and so on.
+    steps one is kept: all until the file is half full, every second until three quarters, and so on.
     """
 
     def __init__(self, path: Path, bound: int = BOUND_BYTES) -> None:
@@ -27,14 +28,15 @@ class SampleFile:
         self._bound = bound
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
-        """A sink's; figures have a file of their own."""
+        """Ignore metrics: `metrics.jsonl` contains them."""
 
     def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
-        """Append a step's samples, or leave them out."""
+        """Append a step's samples, or drop them if the step is not among those kept."""
         size = self._path.stat().st_size if self._path.exists() else 0
         lines = "".join(to_json({"step": step, **sample}) + "\n" for sample in samples)
         if size + len(lines.encode()) < self._bound and step % self._stride(size) == 0:
             append(self._path, lines)
 
     def _stride(self, size: int) -> int:
+        """Return the number of steps of which one is kept at this file size."""
         return int(2 ** math.floor(math.log2(self._bound / (self._bound - size))))

@@ -1,16 +1,16 @@
-"""What is kept of a long response: its beginning and its end. Pure."""
+"""Truncation of long samples for display: keeps the beginning and the end. Pure."""
 
 from collections.abc import Mapping, Sequence
 
-#: Tokens of a response that are shown: with six numbers each about 40 KB.
+#: Tokens of a response that are shown: about 40 KB with six numbers each.
 HEAD, TAIL = 384, 128
-#: Characters of a prompt or a response: a whole response is shown as text where its tokens are cut.
+#: Most characters of a prompt or a response. The text may be complete where the tokens are truncated.
 MOST_CHARACTERS = 32_768
 _DIGITS = 4
 
 
 def shown_text(text: str) -> str:
-    """The text, or its two halves around a mark that says how much is left out."""
+    """Return the text, or its two ends around a mark with the number of characters left out."""
     if len(text) <= MOST_CHARACTERS:
         return text
     half = MOST_CHARACTERS // 2
@@ -20,8 +20,11 @@ def shown_text(text: str) -> str:
 def shown_tokens(
     pieces: Sequence[str], values: Mapping[str, Sequence[float]]
 ) -> tuple[list[str], dict[str, list[float | None]]]:
-    """The pieces and, by name, a number for each, to four digits. Of more than HEAD + TAIL the first and the
-    last are kept; a mark stands for the rest, and has no numbers."""
+    """Return the pieces and, by name, a number for each, rounded to four digits.
+
+    Of more than HEAD_TOKENS + TAIL_TOKENS the first and the last are kept; a mark without numbers replaces
+    the rest.
+    """
     left_out = len(pieces) - HEAD - TAIL
     rounded: dict[str, list[float | None]] = {
         name: [float(f"{value:.{_DIGITS}g}") for value in column] for name, column in values.items()

@@ -1,4 +1,4 @@
-"""The trainer's snapshots, where it goes on before the workers have taken them."""
+"""Publishes trainer snapshots where the trainer continues before the workers have fetched them."""
 
 import asyncio
 
@@ -7,9 +7,10 @@ from kubealign_services.refit.broadcast import Publish
 
 
 class Snapshots:
-    """What a broadcast publishes by: asks the trainer, until the trainer has been released from a version.
-    From then on it has other weights, and a retry announces the same snapshot once more, in full: the trainer
-    serves it until the next one but one is made.
+    """Publish function of a refit that requests snapshots until the trainer is released from a version.
+
+    After the release the trainer has other weights, and a retry announces the same snapshot again, in
+    full: the trainer serves a snapshot until it takes the second one after it.
     """
 
     def __init__(self, publish: Publish) -> None:
@@ -18,34 +19,34 @@ class Snapshots:
         self._released = False
         self._made = asyncio.Event()
         self._made.set()
-        # Held while the trainer is asked: it is not released before it has answered.
+        # Held during a snapshot request: the trainer is not released before it has replied.
         self._asking = asyncio.Lock()
 
     async def __call__(self, fence: int, version: int) -> refit_pb2.WeightsAnnouncement:
-        """As `Publish`."""
+        """Return the announcement of a version, taking a snapshot unless the trainer was released from it."""
         async with self._asking:
-            held = self._newest
-            if self._released and held is not None and held.weights.version == version:
-                return _in_full(held)
+            latest = self._newest
+            if self._released and latest is not None and latest.weights.version == version:
+                return _in_full(latest)
             self._newest = await self._publish(fence, version)
             self._released = False
             self._made.set()
             return self._newest
 
     def expect(self, version: int) -> None:
-        """This version will be asked for: the trainer is not released before it has made its snapshot."""
+        """Delay the release of the trainer until it has taken the snapshot of this version."""
         if self._newest is None or self._newest.weights.version != version:
             self._made.clear()
 
     async def release(self) -> None:
-        """Return once the trainer may change its weights, with none of its snapshots outstanding."""
+        """Wait until the trainer may change its weights and no snapshot request is outstanding."""
         await self._made.wait()
         async with self._asking:
             self._released = True
 
 
 def _in_full(announcement: refit_pb2.WeightsAnnouncement) -> refit_pb2.WeightsAnnouncement:
-    """The same weights, without what would tell a receiver to take their changes alone."""
+    """Return the announcement without the fields that let a receiver fetch only a delta."""
     full = refit_pb2.WeightsAnnouncement()
     full.CopyFrom(announcement)
     full.ClearField("base")

@@ -1,4 +1,4 @@
-"""Where a step's batch comes from: rows of a data set, or groups sampled from the policy."""
+"""Batch sources: rows of a data set, or groups sampled from the policy."""
 
 import asyncio
 import json
@@ -25,31 +25,37 @@ from kubealign_services.scoring.combination import combine
 
 
 class Source(Protocol):
-    """One batch a step."""
+    """Source of one batch per step."""
 
     async def take(self, state: JobState, step: StepFigures) -> Batch | None:
-        """The next batch; None when the data has run out. Raises JobFailed, Stopping."""
+        """Return the next batch; None when the data has run out. Raises UnrecoverableError,
+        ShutdownRequested.
+        """
 
     def after(self, state: JobState) -> JobState:
-        """The state that follows once the batch just taken is trained on."""
+        """Return the state that follows once the batch just taken is trained on."""
 
 
 class FrozenModels(Protocol):
-    """What frozen models say of given rows: a reference's log-probabilities, a teacher's candidates."""
+    """Client of frozen models that score given rows: a reference (log-probabilities) or a teacher
+    (candidates).
+    """
 
     async def read(self, batch: Batch, step: StepFigures) -> None:
-        """Add their columns. The batch's sample ids are the rows' names. Raises JobFailed, Stopping."""
+        """Add the models' columns. The batch's sample ids are the rows' names. Raises UnrecoverableError,
+        ShutdownRequested.
+        """
 
 
 class NoFrozenModels:
-    """An algorithm that learns from the rows alone."""
+    """No-op client for an algorithm that trains on the rows alone."""
 
     async def read(self, batch: Batch, step: StepFigures) -> None:
         return None
 
 
 class RowSource:
-    """Rows of the data set, in the order of the epochs."""
+    """Rows of the data set in epoch order."""
 
     def __init__(
         self,
@@ -91,10 +97,10 @@ class RowSource:
 
 
 class ColocatedScorers(Protocol):
-    """Scorers that live with the critic or the trainer: they are asked once the groups are whole."""
+    """Scorers hosted by critic or trainer, called once the groups are complete."""
 
     async def score(self, batch: Batch, step: StepFigures) -> None:
-        """Add reward.NAME and reference_logprobs columns."""
+        """Add the columns reward.NAME and reference_logprobs."""
 
 
 class GroupSource:
@@ -112,7 +118,11 @@ class GroupSource:
         sampled: Sampled,
         ahead: Sequence[Ahead],
     ) -> None:
-        """ahead: what is asked of groups while others are still made, or scored."""
+        """Set up the source.
+
+        Args:
+            prefetchers: Prefetch columns of generated groups while others are still generated or scored.
+        """
         self._supply = supply
         self._dropped = dropped
         self._buffer = buffer
@@ -125,23 +135,28 @@ class GroupSource:
         self._taken: list[str] = []
 
     async def take(self, state: JobState, step: StepFigures) -> Batch | None:
-        asked, discarded = time.monotonic(), self._buffer.discarded
+        requested_at, discarded = time.monotonic(), self._buffer.discarded
 
-        def unscored(some: Sequence[Group]) -> Batch:
-            return assemble(some, (), self._sampled, state.version, reference=False)
+        def pack_unscored(part: Sequence[Group]) -> Batch:
+            return assemble(part, (), self._sampled, state.version, reference=False)
 
-        def coming(there: Sequence[Group], missing: int) -> None:
-            for each in self._ahead:
-                each.offer(there, missing, unscored)
+        def submit_ready(generated_groups: Sequence[Group], missing: int) -> None:
+            for prefetcher in self._ahead:
+                prefetcher.offer(generated_groups, missing, pack_unscored)
 
-        groups = await self._buffer.take(state.version, coming)
+        groups = await self._buffer.take(state.version, submit_ready)
         if not groups:
             return None
         self._taken = [group.group_id for group in groups]
-        taken = time.monotonic()
-        generated = max(asked, *(group.generated_at or asked for group in groups))
-        step.add({"seconds/generate": generated - asked, "seconds/score": taken - generated})
-        step.add(waits(groups, asked, taken))
+        taken_at = time.monotonic()
+        last_generated_at = max(requested_at, *(group.generated_at or requested_at for group in groups))
+        step.add(
+            {
+                "seconds/generate": last_generated_at - requested_at,
+                "seconds/score": taken_at - last_generated_at,
+            }
+        )
+        step.add(waits(groups, requested_at, taken_at))
         batch = assemble(groups, self._bus_rewards, self._sampled, state.version, self._bus_reference)
         await self._colocated.score(batch, step)
         step.add(
@@ -180,7 +195,7 @@ class GroupSource:
 
 
 def answers(groups: Sequence[Group]) -> dict[str, Answer]:
-    """Sample id, as in the batch -> the texts."""
+    """Return sample id (as in the batch) -> texts of the sample."""
     return {
         sample_id(group.group_id, sample): Answer(json.loads(rollout.columns)["prompt"], rollout.response)
         for group in groups
@@ -189,31 +204,40 @@ def answers(groups: Sequence[Group]) -> dict[str, Answer]:
 
 
 def waits(groups: Sequence[Group], asked: float, taken: float) -> dict[str, float]:
-    """Who waited for whom: the trainer for this batch's groups, from `asked` to `taken` (time.monotonic()),
-    and the groups, once they were whole, for the trainer."""
-    whole = [taken - (group.completed_at or taken) for group in groups]
+    """Return how long trainer and groups waited for each other, in seconds.
+
+    The trainer waited for this batch's groups from `asked` to `taken` (time.monotonic()); a complete group
+    waited for the trainer.
+    """
+    waited = [taken - (group.completed_at or taken) for group in groups]
     return {
         "seconds/wait_groups": taken - asked,
-        "seconds/groups_waited": sum(whole) / len(whole),
+        "seconds/groups_waited": sum(waited) / len(waited),
     }
 
 
 def data_figures(supply: EpochSupply, dropped: int) -> dict[str, float]:
-    """Where in the data the job is. dropped: rows left out for their length when it was prepared."""
+    """Return the position in the data as metrics.
+
+    Args:
+        dropped_rows: Rows left out for their length during preparation.
+    """
     return {"data/epoch": supply.cursor.epoch, "data/dropped_prompts": dropped}
 
 
 def response_figures(batch: Batch, version: int) -> dict[str, float]:
-    """Lengths, truncation, staleness and the weights of a batch of samples, companions left out."""
+    """Return lengths, truncation, staleness and weight version of a batch of samples, without auxiliary
+    sequences.
+    """
     batch = learned(batch)
     lengths = torch.zeros(len(batch)).index_add(0, batch.sequence_of_token, batch.token("loss_mask").float())
     age = staleness(batch, version)
-    turns = {
+    workflow_metrics = {
         f"rollout/{name}": float(batch.sequence(name).float().mean())
         for name in ("turns", "tool_errors")
         if name in batch.sequence_columns
     }
-    return turns | {
+    return workflow_metrics | {
         "batch/tokens": len(batch.tokens),
         "batch/sequences": len(batch),
         "response/length": float(lengths.mean()),

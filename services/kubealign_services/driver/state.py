@@ -1,4 +1,4 @@
-"""What the driver remembers between steps. It travels with every TrainStep and lies in every commit."""
+"""Driver state between steps. It is sent with every TrainStep and stored in every checkpoint."""
 
 from pydantic import BaseModel, ConfigDict
 
@@ -7,7 +7,7 @@ from kubealign_services.driver.rounds.place import RoundPlace
 
 
 class JobState(BaseModel):
-    """How far the job is. JSON; small: it is sent with every step.
+    """Progress of the job. Serialised as JSON; kept small, since it is sent with every step.
 
     Weight versions are steps: one TrainStep makes one version.
     """
@@ -15,31 +15,31 @@ class JobState(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     step: int = 0
-    #: Where the next prompt (or row) is taken from.
+    #: Position of the next prompt (or row) in the data.
     cursor: Cursor = Cursor()
-    #: Prompts taken from the cursor and not trained on yet, oldest first: the first to be asked for after a
-    #: restart.
+    #: Prompts taken from the cursor and not trained on yet, oldest first. A restart requests them first.
     unfinished: list[str] = []
     #: Prompts of the step that made this state.
     trained: list[str] = []
-    #: What the algorithm keeps from step to step (an adaptive coefficient, say).
+    #: State of the algorithm between steps, such as an adaptive coefficient.
     algorithm: dict[str, float] = {}
-    #: Moments of the rewards, by source.
+    #: Moments of the rewards by source.
     rewards: dict[str, dict[str, float]] = {}
-    #: Prompts given up after their retries, since the start of the job.
+    #: Prompts that failed after all retries, since the start of the job.
     given_up: list[str] = []
-    #: Of a method in rounds.
+    #: Progress within the rounds of an iterative algorithm.
     round: RoundPlace = RoundPlace()
-    #: The last measurement under val/, and the step it was made at.
+    #: The latest validation metrics and the step of their measurement.
     validation: dict[str, float] = {}
     validated_step: int | None = None
-    #: Why the job ends before maxSteps; empty: it does not.
+    #: Reason to end the job before maxSteps; empty: none.
     finished: str = ""
 
     @property
     def version(self) -> int:
+        """Version of the policy's weights."""
         return self.step
 
     def next(self) -> "JobState":
-        """A copy that stands one step further."""
+        """Return a copy for the next step."""
         return self.model_copy(deep=True, update={"step": self.step + 1})

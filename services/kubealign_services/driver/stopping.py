@@ -1,4 +1,5 @@
-"""Being told to stop: what was done since the last commit is committed, if it can be proven in time."""
+"""Shutdown of the driver: saves a checkpoint of the finished steps if their weights can be verified in time.
+"""
 
 import logging
 
@@ -12,18 +13,23 @@ log = logging.getLogger(__name__)
 
 
 async def told_to_stop(run: Run, grace: Grace) -> None:
-    """Wait to be told to stop, and then for the end of what is not broken off. Raises Stopping."""
+    """Wait for a shutdown request, then for any TrainStep or checkpoint in progress. Raises
+    ShutdownRequested.
+    """
     await grace.stop.wait()
     async with run.undivided:
         raise Stopping
 
 
 async def save_in_time(run: Run, grace: Grace) -> None:
-    """Commit the run's state, unless a commit holds it. Left uncommitted when its weights are not proven, or
-    the commit not made, before the grace period is over. Raises as `Run.commit` does."""
+    """Save a checkpoint of the run's state unless one exists.
+
+    Gives up if the weights are not verified, or the checkpoint not written, before the grace period ends.
+    Raises as `TrainingRun.save_checkpoint` does.
+    """
     if run.commits.holds(run.state):
         return
-    cause = "the grace period was over before its weights were proven and the commit made"
+    cause = "the grace period ended before the weights were verified and the checkpoint was saved"
     try:
         await unless(run.commit(run.state), grace.over())
         return
@@ -32,5 +38,5 @@ async def save_in_time(run: Run, grace: Grace) -> None:
     except RefitFailed as error:
         cause = str(error)
     log.warning(
-        "stopped at an earlier commit than the last step", extra={"step": run.state.step, "cause": cause}
+        "stopped at a checkpoint before the last step", extra={"step": run.state.step, "cause": cause}
     )

@@ -1,4 +1,4 @@
-"""Where groups' prompts come from: the epochs of the data, or a fixed list."""
+"""Prompt sources: the epochs of the data, or a fixed list."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,18 +8,17 @@ from kubealign_services.data.prepared import PreparedRow, Rows
 
 
 class Supply(Protocol):
-    """Prompts by name, one after another."""
+    """Sequence of named prompts."""
 
     def next(self) -> str | None:
-        """The next prompt's name; None when there is none left."""
+        """Return the next prompt's name; None when none is left."""
 
     def row(self, group_id: str) -> PreparedRow:
-        """The row that a name stands for."""
+        """Return the row of a prompt name."""
 
 
 class EpochSupply:
-    """The rows in the order of the epochs, after those that an earlier run left unfinished. Names are
-    EPOCH/ROW."""
+    """Rows in epoch order, after the prompts that an earlier run left unfinished. Names are EPOCH/ROW."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A response's tokens, each as the text that it adds."""
+"""Splits the text of a response into the piece that each token adds."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -11,47 +11,50 @@ from kubealign_services.data.errors import DataError
 #: Tokens -> text, special tokens written out.
 Decode = Callable[[Sequence[int]], str]
 
-# What a decoder writes for bytes that are not (yet) a character.
+# Decoders write this for bytes that are not (yet) a character.
 _UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
-# A character has four bytes at most, so a token this many back cannot wait for the next one any more.
+# A character has four bytes at most, so a token this many positions back cannot be incomplete any more.
 _MOST_PENDING = 8
 
 log = logging.getLogger(__name__)
 
 
 def pieces(tokens: Sequence[int], text: str, decode: Decode) -> list[str]:
-    """One piece a token; joined they are `text`, what the tokens say up to a stop string or a special token.
+    """Return one piece per token. Joined, the pieces are `text`, which ends at a stop string or a special
+    token.
 
-    A token that ends within a character adds nothing: the one that completes the character adds it. Each is
-    decoded beside the one before it, since some decoders need that for the right spaces.
+    A token that ends within a character adds nothing: the token that completes the character adds it. Each
+    token is decoded together with the one before it, since some decoders need that for the right spaces.
     """
-    found: list[str] = []
+    texts: list[str] = []
     begin = settled = 0
     for end in range(1, len(tokens) + 1):
-        known = decode(tokens[begin:settled])
-        fresh = decode(tokens[begin:end])[len(known) :]
-        if fresh.endswith(_UNDECODABLE) and end - settled < _MOST_PENDING:
-            found.append("")
+        settled_text = decode(tokens[begin:settled])
+        new_text = decode(tokens[begin:end])[len(settled_text) :]
+        if new_text.endswith(_UNDECODABLE) and end - settled < _MOST_PENDING:
+            texts.append("")
             continue
-        found.append(fresh)
+        texts.append(new_text)
         begin, settled = settled, end
-    return _fitted(found, text)
+    return _fitted(texts, text)
 
 
-def _fitted(found: list[str], text: str) -> list[str]:
-    """Pieces cut where the text ends; the last one takes what decoding in parts has left over."""
-    fitted, left = [], text
-    for piece in found:
-        taken = piece[: len(left)]
-        fitted.append(taken if left.startswith(taken) else left[: len(piece)])
-        left = left[len(piece) :]
-    if fitted and left:
-        fitted[-1] += left
+def _fitted(parts: list[str], text: str) -> list[str]:
+    """Cut the pieces at the end of the text; the last piece takes the text that partial decoding has left
+    over.
+    """
+    fitted, remaining = [], text
+    for piece in parts:
+        cut = piece[: len(remaining)]
+        fitted.append(cut if remaining.startswith(cut) else remaining[: len(piece)])
+        remaining = remaining[len(piece) :]
+    if fitted and remaining:
+        fitted[-1] += remaining
     return fitted
 
 
 def decoder(tokenizer: PreTrainedTokenizerBase) -> Decode:
-    """As the rollout engine decodes."""
+    """Return a decode function that works like the rollout engine's."""
 
     def decode(tokens: Sequence[int]) -> str:
         return str(
@@ -62,13 +65,15 @@ def decoder(tokenizer: PreTrainedTokenizerBase) -> Decode:
 
 
 class TokenTexts:
-    """Pieces by the job's tokenizer, which `load` reads when the first response is shown."""
+    """Splits responses by token with the job's tokenizer, which `load` reads for the first response."""
 
     def __init__(self, load: Callable[[], Decode]) -> None:
         self._load = load
 
     def __call__(self, tokens: Sequence[int], text: str) -> list[str]:
-        """As `pieces`; none where the tokenizer cannot be read: what is shown ends no job."""
+        """Return the pieces as `split_by_token`; none if the tokenizer cannot be read, since previews must
+        not fail a job.
+        """
         return [] if self._decode is None else pieces(tokens, text, self._decode)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The job's trackers, open while the driver drives."""
+"""Lifecycle of the job's experiment trackers in the driver."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from kubealign_services.trackers.background import BackgroundTracker
 from kubealign_services.trackers.contract import Ending, NotInstalled
 from kubealign_services.trackers.opened import opened
 
-#: For sending what waits, at the end of a job; and where the driver was told to stop, of its grace period.
+#: Time to send pending metrics at the end of a job, and at a shutdown within the driver's grace period.
 _ENDING_SECONDS = 30.0
 _STOPPING_SECONDS, _STOPPING_SHARE = 3.0, 0.1
 
@@ -23,7 +23,11 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def tracked(context: Context) -> AsyncIterator[list[BackgroundTracker]]:
-    """Raises PermanentFailure where a tracker's library or plugin is missing."""
+    """Open the trackers, and end them when the block ends.
+
+    Raises:
+        PermanentFailure: A tracker's library or plugin is missing.
+    """
     try:
         trackers = opened(context.job, context.settings.run_dir)
     except (NotInstalled, PluginError) as error:
@@ -44,14 +48,15 @@ async def tracked(context: Context) -> AsyncIterator[list[BackgroundTracker]]:
 
 
 async def _end(trackers: list[BackgroundTracker], ending: Ending, seconds: float, context: Context) -> None:
+    """End all trackers within `seconds`."""
     for tracker in trackers:
         tracker.end(ending)
     deadline = time.monotonic() + seconds
     for tracker in trackers:
-        left = max(0.0, deadline - time.monotonic())
-        if not await asyncio.to_thread(tracker.ended, left):
+        remaining = max(0.0, deadline - time.monotonic())
+        if not await asyncio.to_thread(tracker.ended, remaining):
             context.left_behind = f"the tracker {tracker.name}"
             log.warning(
-                "a tracker had not ended in time; its last figures may be missing",
+                "a tracker did not end in time; its last metrics may be missing",
                 extra={"tracker": tracker.name, "seconds": seconds},
             )

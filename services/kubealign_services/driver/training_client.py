@@ -1,4 +1,4 @@
-"""The driver's side of trainer and critic: typed calls, each with a deadline."""
+"""Driver-side clients of trainer and critic: typed calls, each with a deadline."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from kubealign_services.rpc.client import Peer
 
 
 class TrainingClient:
-    """What trainer and critic have in common. `timeout` is the deadline of whatever computes, in seconds."""
+    """Calls that trainer and critic share. `timeout` is the deadline of computing calls in seconds."""
 
     def __init__(self, peer: Peer, fence: int, timeout: float) -> None:
         self.role = peer.what
@@ -23,13 +23,13 @@ class TrainingClient:
         self._timeout = timeout
 
     async def describe(self) -> training_pb2.TrainingState:
-        """Waits behind the command that runs."""
+        """Return the role's training state. Waits for a running command."""
         request = training_pb2.DescribeRequest(fence=self.fence)
         reply: training_pb2.TrainingState = await self._call("Describe", request)
         return reply
 
     async def load(self, state: JobState, directory: Path | None) -> None:
-        """First weights (None) or a commit's."""
+        """Load the initial weights (None) or those of a checkpoint."""
         request = training_pb2.LoadRequest(
             fence=self.fence,
             directory=str(directory or ""),
@@ -39,7 +39,7 @@ class TrainingClient:
         await self._call("Load", request)
 
     async def train_step(self, batch: Batch, after: JobState, update: bool) -> dict[str, float]:
-        """Make step `after.step`. Returns the step's metrics; empty when nothing was updated."""
+        """Run step `after.step`. Return the step's metrics; empty if nothing was updated."""
         request = training_pb2.TrainStepRequest(
             fence=self.fence,
             step=after.step,
@@ -70,47 +70,51 @@ class TrainingClient:
 
 
 class TrainerClient(TrainingClient):
-    """The policy's trainer."""
+    """Client of the policy's trainer."""
 
     async def logprobs(self, batch: Batch, learned: bool = False) -> Tensor:
-        """float32 [T]: the policy's own log-probabilities of the tokens. learned: the next update learns of
-        these sequences."""
+        """Return the policy's log-probabilities of the tokens, float32 [T].
+
+        Args:
+            keep_graph: The next update trains on these sequences, so the forward pass may be kept.
+        """
         columns = await self._columns("Logprobs", batch, ["logprobs"], learned)
         return columns["token.logprobs"]
 
     async def reference_logprobs(self, batch: Batch) -> Tensor:
-        """float32 [T]: those of the reference that lives with the trainer."""
+        """Return the log-probabilities of the reference that the trainer hosts, float32 [T]."""
         columns = await self._columns("ReferenceLogprobs", batch, ["logprobs"])
         return columns["token.logprobs"]
 
     async def evaluate(self, batch: Batch) -> dict[str, float]:
-        """Mean loss and metrics of a batch."""
+        """Return the mean loss and the metrics of a batch."""
         request = training_pb2.EvaluateRequest(fence=self.fence, batch=encode(batch))
         reply = await self._call("Evaluate", request)
         return dict(reply.metrics.values)
 
     async def export(self, step: int, directory: Path) -> None:
-        """Write a Hugging Face folder."""
+        """Write the model as a Hugging Face folder."""
         request = training_pb2.ExportRequest(fence=self.fence, step=step, directory=str(directory))
         await self._call("Export", request)
 
     async def publish_weights(self, fence: int, version: int) -> refit_pb2.WeightsAnnouncement:
-        """Take a snapshot of the weights, ready to be fetched."""
+        """Take a snapshot of the weights for workers to fetch."""
         request = refit_pb2.PublishWeightsRequest(fence=fence, version=version)
         reply: refit_pb2.WeightsAnnouncement = await self._call("PublishWeights", request)
         return reply
 
 
 class CriticClient(TrainingClient):
-    """The critic."""
+    """Client of the critic."""
 
     async def values(self, batch: Batch) -> Tensor:
-        """float32 [T]: at a token, the value of the state before it. The next update learns of these
-        sequences."""
+        """Return the value of the state before each token, float32 [T]. The next update trains on these
+        sequences.
+        """
         columns = await self._columns("Values", batch, ["values"], learned=True)
         return columns["token.values"]
 
     async def scores(self, batch: Batch, names: list[str]) -> dict[str, Tensor]:
-        """name -> float32 [S]: scores of the reward models that live with the critic."""
+        """Return the scores of the critic's reward models by name, each float32 [S]."""
         columns = await self._columns("Score", batch, names)
         return {name: columns[f"sequence.{name}"] for name in names}

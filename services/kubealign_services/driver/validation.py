@@ -1,4 +1,4 @@
-"""Held-out rows, measured before, during and after: the loss on them, and what the policy answers to them."""
+"""Validation on held-out rows before, during and after training: loss and sampled responses."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -24,8 +24,11 @@ class Measurement(Protocol):
 
 
 class HeldOutLoss:
-    """The trainer's own objective on the held-out rows, whole and for each value of `group_by`. The rows get
-    what a step's do: what frozen models say of them, the policy's log-probabilities, advantages."""
+    """The trainer's own objective on the held-out rows, in total and for each value of `group_by`.
+
+    The rows get the same columns as those of a step: scores of frozen models, old log-probabilities,
+    advantages.
+    """
 
     def __init__(
         self,
@@ -53,9 +56,10 @@ class HeldOutLoss:
         return measured
 
     async def _mean(self, indices: list[int], suffix: str) -> dict[str, float]:
+        """Return the mean metrics of these rows under val/NAME and the suffix."""
         batch = self._batches.of([f"val/{index}" for index in indices])
-        beside = StepFigures(0)  # a measurement has no phases of its own
-        await self._frozen.read(batch, beside)
+        unreported = StepFigures(0)  # phases of a measurement are not reported
+        await self._frozen.read(batch, unreported)
         if self._algorithm.needs_old_logprobs:
             batch.token_columns["old_logprobs"] = await self._trainer.logprobs(batch)
         metrics = self._algorithm.advantages(batch, {})
@@ -64,11 +68,14 @@ class HeldOutLoss:
 
 
 class SampledAnswers:
-    """The policy's answers to the held-out prompts, scored. Each measurement is kept as `step-N.jsonl` in
-    `folder`.
+    """Scored responses of the policy to the held-out prompts.
 
-    `sample` generates with the weights of the state and returns scored samples; `names` maps a source to
-    its figure; `show` is given the samples for displays.
+    Each measurement is stored as `step-N.jsonl` in `folder`.
+
+    Args:
+        sample: Generates with the weights of the state and returns scored samples.
+        metric_names: Source -> name of its metric.
+        show: Receives the samples for displays.
     """
 
     def __init__(
@@ -95,7 +102,7 @@ class SampledAnswers:
 
 
 class Validation:
-    """When to measure, and what follows from it. Without a spec it never does."""
+    """Schedule of measurements, and early stopping. Without a spec nothing is measured."""
 
     def __init__(self, spec: ValidationSpec | None, measurements: list[Measurement], report: Report) -> None:
         self._spec = spec
@@ -103,19 +110,22 @@ class Validation:
         self._report = report
 
     def due(self, step: int) -> bool:
+        """Return True if a measurement is due after this step."""
         every = self._spec.every_steps if self._spec else None
         return every is not None and step % every == 0
 
     async def at_start(self, state: JobState) -> None:
+        """Measure before the first step if the spec asks for it."""
         if self._spec is not None and self._spec.at_start and state.validated_step is None:
             await self.measure(state)
 
     async def at_end(self, state: JobState) -> None:
+        """Measure after the last step unless that was done."""
         if self._spec is not None and self._spec.at_end and state.validated_step != state.step:
             await self.measure(state)
 
     async def measure(self, state: JobState) -> None:
-        """Measure now; write the figures; note in the state when they end the job."""
+        """Measure now, write the metrics, and set `state.finished` if they end the job."""
         metrics: dict[str, float] = {}
         for measurement in self._measurements:
             metrics.update(await measurement(state))

@@ -1,4 +1,4 @@
-"""What was sampled for validation -> figures. Pure."""
+"""Validation metrics of sampled responses. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,9 @@ from kubealign_services.driver.ledger import Group
 
 @dataclass(frozen=True)
 class ValidationSample:
-    """One answer to a held-out prompt. `tokens`: the response's ids; `logprobs`: the engine's, of each."""
+    """One response to a held-out prompt. `tokens`: the response's ids; `logprobs`: the engine's, one per
+    token.
+    """
 
     group_id: str
     prompt: str
@@ -26,22 +28,22 @@ class ValidationSample:
     logprobs: list[float] = field(default_factory=list)
 
     def as_json(self) -> str:
-        """Without the tokens."""
-        held = asdict(self)
-        del held["tokens"], held["logprobs"]
-        return json.dumps(held, ensure_ascii=False)
+        """Return the sample as JSON, without tokens and log-probabilities."""
+        fields = asdict(self)
+        del fields["tokens"], fields["logprobs"]
+        return json.dumps(fields, ensure_ascii=False)
 
 
 def samples_of(groups: Sequence[Group], sources: Sequence[str]) -> list[ValidationSample]:
-    """Every sample of the groups, with the score of each source."""
-    found = []
+    """Return every sample of the groups with the score of each source."""
+    samples = []
     for group in groups:
         for index in sorted(group.rollouts):
             rollout = group.rollouts[index]
             context = json.loads(rollout.columns)
             sequence = decode(rollout.sequence)
             response = sequence.token("loss_mask").bool()
-            found.append(
+            samples.append(
                 ValidationSample(
                     group_id=group.group_id,
                     prompt=context["prompt"],
@@ -54,19 +56,23 @@ def samples_of(groups: Sequence[Group], sources: Sequence[str]) -> list[Validati
                     logprobs=sequence.token("engine_logprobs")[response].tolist(),
                 )
             )
-    return found
+    return samples
 
 
 def figures(
     samples: Sequence[ValidationSample], names: Mapping[str, str], group_by: str | None
 ) -> dict[str, float]:
-    """Means of each source under its name (`names`: source -> val/...), of length and truncation; with
-    `group_by`, also under NAME/VALUE for each value of that column."""
+    """Return the mean score of each source, the mean length and the share of truncated responses.
+
+    Args:
+        metric_names: Source -> val/...
+        group_by: Column; means are also returned under NAME/VALUE for each of its values.
+    """
     measured = _means(samples, names)
     if group_by is not None:
         for value in sorted({str(sample.columns[group_by]) for sample in samples}):
-            part = [sample for sample in samples if str(sample.columns[group_by]) == value]
-            measured.update({f"{name}/{value}": mean for name, mean in _means(part, names).items()})
+            subset = [sample for sample in samples if str(sample.columns[group_by]) == value]
+            measured.update({f"{name}/{value}": mean for name, mean in _means(subset, names).items()})
     return measured
 
 

@@ -1,4 +1,4 @@
-"""Sampling answers to all held-out prompts with the weights of one state."""
+"""Sampling of responses to all held-out prompts with the weights of one state."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -14,10 +14,12 @@ from kubealign_services.driver.validation_figures import ValidationSample, sampl
 
 
 class ValidationSampler:
-    """Asks for every row's group at once; a prompt that is given up after its retries is left out.
+    """Requests the groups of all rows at once. A prompt that fails after all retries is left out.
 
-    `ensure` returns once the rollout workers have a version. `sources` score over the bus, `critic_rewards`
-    by the critic.
+    Args:
+        sources: Scorers on the bus.
+        critic_rewards: Rewards scored by the critic.
+        ensure_published: Waits until the rollout workers have a version.
     """
 
     def __init__(
@@ -39,7 +41,9 @@ class ValidationSampler:
         self._ensure = ensure
 
     async def __call__(self, state: JobState) -> list[ValidationSample]:
-        """One scored sample for each answer. Raises JobFailed, Stopping, RefitFailed."""
+        """Return one scored sample for each response. Raises UnrecoverableError, ShutdownRequested,
+        RefitFailed.
+        """
         await self._ensure(state.version)
         supply = ListSupply(self._rows, f"val@{state.step}")
         buffer = GroupBuffer(self._exchange, supply, self._plan, "validation", self._sources)
@@ -51,8 +55,8 @@ class ValidationSampler:
         if self._critic is None or not self._critic_rewards or not groups:
             return samples
         sampling = self._plan.sampling
-        sampled = Sampled(sampling.temperature or 1.0, sampling.max_tokens)
-        batch = assemble(groups, (), sampled, state.version, reference=False)
+        sampling_info = Sampled(sampling.temperature or 1.0, sampling.max_tokens)
+        batch = assemble(groups, (), sampling_info, state.version, reference=False)
         scores = await self._critic.scores(batch, self._critic_rewards)
         return [
             replace(

@@ -1,4 +1,4 @@
-"""Work that is given up as soon as something else happens."""
+"""Cancellation of work as soon as another event happens."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,20 +10,22 @@ T = TypeVar("T")
 
 
 async def unless(work: Coroutine[Any, Any, T], *watches: Coroutine[Any, Any, None]) -> T:
-    """What `work` returns, unless a watch ends before it: then what that raises, with the work cancelled.
+    """Return the result of `work`, or cancel it as soon as one of the watches raises.
 
-    A watch ends by raising; work that ended in the same moment counts as done."""
-    watching = [asyncio.create_task(watch) for watch in watches]
-    working = asyncio.create_task(work)
+    A watch ends by raising, and its exception is then raised here. Work that ends at the same moment
+    counts as done.
+    """
+    watch_tasks = [asyncio.create_task(watch) for watch in watches]
+    work_task = asyncio.create_task(work)
     try:
-        await asyncio.wait([working, *watching], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            for watch in watching:
+        await asyncio.wait([work_task, *watch_tasks], return_when=asyncio.FIRST_COMPLETED)
+        if not work_task.done():
+            for watch in watch_tasks:
                 if watch.done():
                     watch.result()
-                    raise RuntimeError("a watch ended without a reason")
+                    raise RuntimeError("a watch returned without raising an exception")
     finally:
-        await end_all({working, *watching})
-        # Ended: what they raised beside the one that counts is of no interest.
-        await asyncio.gather(working, *watching, return_exceptions=True)
-    return working.result()
+        await end_all({work_task, *watch_tasks})
+        # All tasks have ended; retrieve the other exceptions so that asyncio does not log them.
+        await asyncio.gather(work_task, *watch_tasks, return_exceptions=True)
+    return work_task.result()

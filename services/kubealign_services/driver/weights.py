@@ -1,4 +1,4 @@
-"""New weights for the rollout workers: after each step, or when validation wants to sample."""
+"""Weight synchronisation: policies that decide when new weights reach the rollout workers."""
 
 import asyncio
 from typing import Protocol
@@ -10,30 +10,31 @@ from kubealign_services.refit.broadcast import RefitReport, WeightsBroadcast
 
 
 class Weights(Protocol):
-    """How a job's rollout workers get weights."""
+    """Policy that publishes weights to a job's rollout workers."""
 
     async def publish(self, version: int) -> None:
-        """Publish and wait for the quorum. Raises RefitFailed."""
+        """Publish a version and wait for the quorum. Raises RefitFailed."""
 
     async def released(self, step: StepFigures) -> None:
-        """Return once the trainer may change its weights. Raises RefitFailed."""
+        """Wait until the trainer may change its weights. Raises RefitFailed."""
 
     async def publish_soon(self, version: int, step: StepFigures) -> None:
-        """Publish while the driver goes on. Raises RefitFailed, of the version before."""
+        """Publish a version in the background. Raises RefitFailed for the previous version."""
 
     async def ensure(self, version: int) -> None:
-        """Return once a quorum has this version."""
+        """Wait until a quorum has this version, publishing it if necessary."""
 
     async def proven(self, version: int) -> None:
-        """Return once a quorum computes with this version: then it is fit to be committed. Raises
-        RefitFailed."""
+        """Wait until a quorum computes with this version, which may then be saved in a checkpoint. Raises
+        RefitFailed.
+        """
 
     async def broken(self) -> None:
-        """Wait for a refit under way to fail, whatever else is being waited for. Raises what it raised."""
+        """Wait for a refit in progress to fail, and raise its error."""
 
 
 class NoWeights:
-    """A job without rollout workers."""
+    """No synchronisation: a job without rollout workers."""
 
     async def publish(self, version: int) -> None:
         return None
@@ -55,8 +56,11 @@ class NoWeights:
 
 
 class EveryStep:
-    """Every version goes out, and the trainer waits for its quorum: on policy nothing is lost by that, and a
-    refit that lost its quorum surfaces before anything is trained on it."""
+    """On-policy synchronisation after each step.
+
+    The trainer waits for the quorum of every version. On policy this costs no time, and a refit that lost
+    its quorum fails before anything is trained on it.
+    """
 
     def __init__(self, broadcast: WeightsBroadcast) -> None:
         self._broadcast = broadcast
@@ -76,7 +80,7 @@ class EveryStep:
 
     async def proven(self, version: int) -> None:
         self._report = await self._broadcast.settled() or self._report
-        # One that failed, or that never began because the loop was broken off, proves nothing.
+        # A refit that failed, or never began because the loop was cancelled, verifies nothing.
         if self._broadcast.reached != version:
             await self._broadcast.publish(version)
 
@@ -84,22 +88,28 @@ class EveryStep:
         await self._broadcast.broken()
 
     async def _settled(self, step: StepFigures) -> None:
-        """Wait for the refit under way and note its figures."""
+        """Wait for the refit in progress and add its metrics to the step."""
         with step.phase("wait_refit"):
             await self.proven(step.step - 1)
         if self._report is not None:
-            # Only now: workers beyond the quorum have answered while this step's samples were made.
+            # Reported only now: workers beyond the quorum acknowledged during this step's generation.
             step.add(self._report.metrics())
         self._report = None
 
 
 class Behind(EveryStep):
-    """Every version goes out, but the trainer makes the next one while the workers still take it:
-    asynchronous jobs, whose samples may be older. It waits for the one before when it has the next to give. A
-    version whose samples are needed is waited for where the samples are."""
+    """Asynchronous synchronisation: the trainer continues while workers still fetch the last version.
+
+    For jobs whose samples may be stale. The trainer waits for the previous version when it has the next
+    one to publish. Samples that need a version wait for that version on the workers.
+    """
 
     def __init__(self, broadcast: WeightsBroadcast, snapshots: Snapshots) -> None:
-        """snapshots: what the broadcast publishes by."""
+        """Set up the policy.
+
+        Args:
+            snapshots: Publisher that the broadcast uses.
+        """
         super().__init__(broadcast)
         self._snapshots = snapshots
 
@@ -114,7 +124,7 @@ class Behind(EveryStep):
 
 
 class OnDemand:
-    """Rollout workers that sample now and then: a version goes out when it is to be sampled from."""
+    """On-demand synchronisation: a version is published only when it is to be sampled from."""
 
     def __init__(self, broadcast: WeightsBroadcast) -> None:
         self._broadcast = broadcast
@@ -135,7 +145,7 @@ class OnDemand:
             self._published = version
 
     async def digest(self, version: int) -> str:
-        """As `ensure`; the digest of the weights."""
+        """Publish the version if necessary and return the digest of its weights."""
         await self.ensure(version)
         return self._broadcast.digest
 

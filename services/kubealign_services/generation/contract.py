@@ -1,4 +1,4 @@
-"""What a rollout engine is: requests in, finished samples out, one step at a time."""
+"""Contract of rollout engines: requests go in, finished samples come out, one step at a time."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -14,7 +14,10 @@ from kubealign.spec.rollout import InFlight
 
 @dataclass(frozen=True)
 class SamplingParameters:
-    """As in the spec's `rollout.sampling`. temperature 0: greedy. top_k 0: off. Seeds are the request's."""
+    """Sampling settings of the spec's `rollout.sampling`.
+
+    temperature 0 means greedy, top_k 0 means off. Seeds belong to the request.
+    """
 
     max_tokens: int
     min_tokens: int = 0
@@ -36,6 +39,8 @@ class GenerationRequest:
 
 
 class Finish(StrEnum):
+    """Reason for the end of a response."""
+
     STOP = "stop"
     LENGTH = "length"
 
@@ -44,11 +49,11 @@ class Finish(StrEnum):
 class GeneratedSample:
     """One finished sample.
 
-    tokens: the response's ids, the one that ended it included. behaviour_logprobs [len(tokens)]: natural log,
-    of the distribution really sampled from (temperature, top-k, top-p, forbidden ends, renormalised).
-    engine_logprobs: of the full softmax at the same temperature (1 where it is 0). versions: the weight
-    version that each token was made with. text: the response without the special token or the stop string
-    that ended it.
+    tokens: the response's ids, including the token that ended the response. behaviour_logprobs
+    [len(tokens)]: natural logarithm, under the distribution that was sampled from (after temperature,
+    top-k, top-p, forbidden end tokens and renormalisation). engine_logprobs: under the full softmax at the
+    same temperature (1 where the temperature is 0). versions: the weight version that each token was
+    generated with. text: the response without the special token or the stop string that ended it.
     """
 
     request_id: str
@@ -64,10 +69,13 @@ class GeneratedSample:
 
 @dataclass
 class EngineLoad:
-    """running, waiting, free_sequences: samples. Tokens are totals since the start: prefilled_tokens of
-    prompts and of what was computed again, reused_tokens of prompts that were in the cache already.
-    preemptions: how often a sequence had to give its cache to another. cache_used: share of the cache that
-    running sequences hold."""
+    """Load and counters of an engine.
+
+    running, waiting, free_sequences count samples. Token counts are totals since the start:
+    prefilled_tokens of prompts and recomputed texts, reused_tokens of prompts that were found in the
+    cache. preemptions: number of times that a sequence had to give its cache pages to another. cache_used:
+    share of the cache that running sequences use.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -81,42 +89,54 @@ class EngineLoad:
 
 class RequestRefused(ValueError):
     """The request can never be served: its prompt and max_tokens do not fit the context, or a token is not in
-    the vocabulary."""
+    the vocabulary.
+    """
 
 
 class Generator(Protocol):
-    """What a rollout worker needs of an engine, wherever that runs: in the process (`SteppedGenerator` over a
-    RolloutEngine), or in a server. Used on one event loop; `run` must be running for anything to come.
+    """Interface between a rollout worker and its engine, in the process (`SteppedGenerator` over a
+    RolloutEngine) or in a server.
 
-    The same request gives the same samples whatever else runs beside it.
+    Used on one event loop; no sample is produced unless `run` is running. The same request gives the same
+    samples whatever else runs at the same time.
     """
 
     load: EngineLoad
 
     @property
     def in_flight(self) -> int:
-        """Groups that have not been handed out whole."""
+        """Number of groups with samples that have not been yielded."""
 
     async def run(self) -> None:
-        """Work for ever. Raises what ends the engine for good."""
+        """Work for ever. Raises the error that ends the engine for good."""
 
     async def lost(self) -> str:
-        """Return, with the cause, each time that the engine has lost its weights: it is started again without
-        any. Never for an engine in the process, which ends with it."""
+        """Return, with the cause, each time that the engine has lost its weights: it restarts without
+        weights.
+
+        Never returns for an engine in the process, which ends together with the process.
+        """
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
-        """The group's samples, each as soon as it is finished. Leaving early frees what it held. Raises
-        RequestRefused; EngineLost where the engine went away under it, or a refit came to nothing."""
+        """Yield the group's samples, each as soon as it is finished. Closing the generator early frees its
+        resources.
+
+        Raises RequestRefused; EngineLost where the engine disappeared during generation, or a refit
+        failed.
+        """
 
     def quiet(self, in_flight: InFlight) -> AbstractAsyncContextManager[None]:
-        """No token is made within the block, and nothing starts. Drain: what runs is finished first.
-        Interrupt, Continue: it stands still, between two tokens, and goes on after the block; where the block
-        fails with the weights touched, it ends with EngineLost instead."""
+        """Generate no token and start no request within the block.
+
+        Drain: running requests finish first. Interrupt, Continue: running requests stop between two tokens
+        and resume after the block; where the block fails after the weights were touched, they end with
+        EngineLost instead.
+        """
 
     async def refit(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
     ) -> None:
-        """As `RolloutEngine.refit`. Call it within `quiet` of the same kind."""
+        """Load new weights; see `RolloutEngine.refit`. Call within `paused` of the same kind."""
 
     async def adapt(
         self,
@@ -125,58 +145,73 @@ class Generator(Protocol):
         version: int,
         in_flight: InFlight = InFlight.DRAIN,
     ) -> None:
-        """As `RolloutEngine.adapt`. Call it within `quiet` of the same kind."""
+        """Load a new adapter; see `RolloutEngine.adapt`. Call within `paused` of the same kind."""
 
     async def proven_by(self, proof: asyncio.Future[None]) -> None:
-        """What is made with the weights of the last `refit` or `adapt` is handed out when this is done; where
-        it fails, all that is in flight ends with EngineLost. An engine that cannot keep it back waits here,
-        and raises what it raises. Call it within the same `quiet`."""
+        """Hold back the output of the weights of the last `refit` or `adapt` until `proof` is done.
+
+        Where `proof` fails, all requests in flight end with EngineLost. An engine that cannot hold back
+        its output waits for `proof` here and raises its error. Call within the same `paused` block.
+        """
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """Log-probability of each token after the first, at temperature 1. Call it within `quiet`."""
+        """Return the log-probability of each token after the first, at temperature 1. Call within `paused`.
+        """
 
     async def continuation_logprobs(
         self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
     ) -> tuple[list[list[float]], int]:
-        """Log-probability of each continuation's tokens after the prompt, at temperature 1, and the version
-        of the weights. Beside what runs, but not while `quiet` is held. Raises RequestRefused."""
+        """Return the log-probabilities of each continuation's tokens after the prompt, at temperature 1, and
+        the weight version.
+
+        Runs at the same time as generation, but not within `paused`. Raises RequestRefused.
+        """
 
 
 class EngineLost(ConnectionError):
-    """The engine's server went away while it held the request, or has not come back within its deadline; or
-    a refit came to nothing. The work can be done again by whoever has an engine; this worker needs its
-    weights anew."""
+    """The engine's server disappeared while it held the request, or did not return within its deadline; or a
+    refit failed.
+
+    Another worker can repeat the request; this worker needs its weights again.
+    """
 
 
 class RolloutEngine(Protocol):
     """An engine in the process. Not thread-safe: one thread calls it. The same request gives the same sample
-    whatever else runs beside it."""
+    whatever else runs at the same time.
+    """
 
     version: int
 
     def add(self, request: GenerationRequest) -> None:
-        """Queue it. Raises RequestRefused."""
+        """Queue a request. Raises RequestRefused."""
 
     def abort(self, request_id: str) -> None:
-        """Forget it and free what it holds."""
+        """Drop a request and free its resources."""
 
     def step(self) -> list[GeneratedSample]:
-        """Admit what fits, make one token for every running sequence, return those that finished. Empty when
-        idle."""
+        """Admit waiting requests that fit, generate one token for every running sequence, return the finished
+        samples.
+
+        Returns an empty list when idle.
+        """
 
     def load(self) -> EngineLoad: ...
 
     def refit(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
     ) -> None:
-        """Take new weights by Hugging Face name (all of them) and flush every cached prefix.
+        """Load all weights by Hugging Face name and flush every cached prefix.
 
-        in_flight: Drain: only while nothing runs. Interrupt: what runs keeps its tokens, gives back its keys
-        and values, and is computed again with the new weights before it goes on. Continue: it goes on over
-        the keys and values that it has. Each token says in `versions` which weights made it.
+        in_flight: Drain: allowed only while no sequence runs. Interrupt: running sequences keep their
+        tokens, release their keys and values, and are recomputed with the new weights before they
+        continue. Continue: running sequences continue over their present keys and values. Each token
+        records in `versions` the weight version that generated it.
 
-        Raises ValueError for a name or a shape that the model does not have, or one that is missing; the
-        engine must then be refitted before it generates again, and what ran goes on then."""
+        Raises ValueError for a name or a shape that the model does not have, or for a missing weight; the
+        engine must then be refitted before it generates again, and the running sequences continue after
+        that.
+        """
 
     def adapt(
         self,
@@ -185,9 +220,12 @@ class RolloutEngine(Protocol):
         version: int,
         in_flight: InFlight = InFlight.DRAIN,
     ) -> None:
-        """Merge a low-rank adapter, named as in `adapters.low_rank`, into the weights of the last `refit`, in
-        the place of any adapter before it; else as `refit`."""
+        """Merge a low-rank adapter, named as in `adapters.low_rank`, into the weights of the last `refit`.
+
+        Replaces any earlier adapter; otherwise behaves like `refit`.
+        """
 
     def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """Log-probabilities (temperature 1) of each token after the first, by a forward pass through the
-        engine's own path."""
+        """Return the log-probability (temperature 1) of each token after the first, by a forward pass through
+        the engine's own path.
+        """

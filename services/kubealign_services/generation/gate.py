@@ -1,4 +1,4 @@
-"""Work that is let in while a gate is open, and counted until it is done."""
+"""A gate that admits and counts work, and can be closed and drained."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,20 +6,20 @@ from contextlib import asynccontextmanager
 
 
 class Gate:
-    """Open at first."""
+    """Admits work while it is open and counts it until it is done. Starts open."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
         self._open.set()
         self._idle = asyncio.Event()
         self._idle.set()
-        #: Set while anything runs.
+        #: Set while any work runs.
         self.busy = asyncio.Event()
         self._inside = 0
 
     @property
     def idle(self) -> asyncio.Event:
-        """Set while nothing runs."""
+        """Event that is set while no work runs."""
         return self._idle
 
     @asynccontextmanager
@@ -40,8 +40,11 @@ class Gate:
 
     @asynccontextmanager
     async def closed(self, *, drained: bool) -> AsyncIterator[None]:
-        """Wait until nobody else has closed it; nothing starts until the block ends. drained: the block
-        begins once nothing runs either."""
+        """Close the gate within the block, after any other closer has left: no new work starts.
+
+        Args:
+            drained: Wait until the running work is done before the block begins.
+        """
         while not self._open.is_set():
             await self._open.wait()
         self._open.clear()

@@ -1,5 +1,6 @@
-"""An engine that shares its accelerator: it computes while it holds the lease, and holds it from its first
-token until it is idle."""
+"""A rollout engine that shares its accelerator: it holds the accelerator lock from its first token until it
+is idle.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,19 +18,20 @@ from kubealign_services.generation.contract import (
 from kubealign_services.residence.contract import Movable
 from kubealign_services.residence.lease import Lease
 
-#: The tenant's name.
+#: Name of the engine as a tenant of the accelerator lock.
 GENERATION = "generation"
 
 
 class EngineMemory(Movable, Protocol):
-    """What an engine has on the accelerator."""
+    """Accelerator memory of an engine."""
 
     def reload_empty(self) -> None:
-        """Take the memory again, with anything in it: all weights come now."""
+        """Allocate the memory again with undefined contents: all weights are about to be loaded."""
 
 
 class EngineTenant:
-    """The engine as the lease moves it. Until `memory` is set it has nothing on the accelerator."""
+    """The engine as a tenant of the accelerator lock. Has nothing on the accelerator until `memory` is set.
+    """
 
     def __init__(self) -> None:
         self.memory: EngineMemory | None = None
@@ -49,7 +51,9 @@ class EngineTenant:
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
-        """All weights come within the block: entering brings none of the old ones."""
+        """Within the block, reload the memory without the old weights, because all weights are about to be
+        replaced.
+        """
         self._renewed = True
         try:
             yield
@@ -58,8 +62,11 @@ class EngineTenant:
 
 
 class LeasedEngine:
-    """A RolloutEngine. Like the engine itself it is called by one thread; waiting for the lease blocks that
-    thread, which has nothing else to do."""
+    """A RolloutEngine that acquires the accelerator lock before it computes.
+
+    Like the wrapped engine it is called by one thread; waiting for the lock blocks that thread, which has
+    no other work.
+    """
 
     def __init__(self, engine: RolloutEngine, lease: Lease, tenant: EngineTenant) -> None:
         self.version = engine.version
@@ -76,7 +83,7 @@ class LeasedEngine:
         self._let_go_if_idle()
 
     def step(self) -> list[GeneratedSample]:
-        """See RolloutEngine. Raises LeaseTimeout."""
+        """Run one step; see `RolloutEngine.step`. Raises LeaseTimeout."""
         if self._idle():
             return []
         if not self._holds:
@@ -93,7 +100,7 @@ class LeasedEngine:
     def refit(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
     ) -> None:
-        """See RolloutEngine. Raises LeaseTimeout."""
+        """Load new weights; see `RolloutEngine.refit`. Raises LeaseTimeout."""
         with self._tenant.renewed(), self._held("a refit"):
             self._engine.refit(tensors, version, in_flight)
         self.version = self._engine.version
@@ -105,13 +112,13 @@ class LeasedEngine:
         version: int,
         in_flight: InFlight = InFlight.DRAIN,
     ) -> None:
-        """See RolloutEngine. Raises LeaseTimeout."""
+        """Load a new adapter; see `RolloutEngine.adapt`. Raises LeaseTimeout."""
         with self._held("a refit of the adapter"):
             self._engine.adapt(tensors, scale, version, in_flight)
         self.version = self._engine.version
 
     def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """See RolloutEngine. Raises LeaseTimeout."""
+        """Return log-probabilities; see `RolloutEngine.sequence_logprobs`. Raises LeaseTimeout."""
         with self._held("log-probabilities"):
             return self._engine.sequence_logprobs(tokens)
 

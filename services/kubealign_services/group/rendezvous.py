@@ -1,4 +1,4 @@
-"""Where the ranks of a group meet: one store at rank 0, and the process group that is made through it."""
+"""Rendezvous of the ranks of a group: a store at rank 0, and the process group that is created through it."""
 
 import datetime
 import ipaddress
@@ -16,15 +16,25 @@ _PAUSE_SECONDS = 0.1
 
 
 class GroupLost(RuntimeError):
-    """The group has ended for this rank: rank 0 is gone, did not come in time, or knows this rank already."""
+    """The group has ended for this rank: rank 0 is gone, did not come in time, or has this rank registered
+    already.
+    """
 
 
 def meet(rank: int, world_size: int, rendezvous: str, timeout: float) -> Store:
-    """Join the group at host:port and make the default process group. Returns the store.
+    """Join the group at host:port and create the default process group. Returns the store.
 
-    host is an address, or a name that stands for rank 0 alone and may not be known yet. Rank 0 listens at the
-    address, or for a name at all of its machine's. Raises GroupLost when the others do not come within
-    `timeout` seconds, ValueError for what is not host:port, OSError when the port is in use.
+    Rank 0 listens at the address, or, for a host name, at all addresses of its machine.
+
+    Args:
+        rendezvous: host:port; host is an address, or a name that stands for rank 0 alone and may not
+            resolve yet.
+        timeout: Seconds to wait for the other ranks.
+
+    Raises:
+        GroupLost: The other ranks did not come within `timeout` seconds.
+        ValueError: `rendezvous` is not host:port.
+        OSError: The port is in use.
     """
     host, _, port = rendezvous.rpartition(":")
     if not host or not port.isdigit():
@@ -34,7 +44,7 @@ def meet(rank: int, world_size: int, rendezvous: str, timeout: float) -> Store:
         store = _store(rank, host, int(port), deadline)
         if store.add(f"joined/{rank}", 1) > 1:
             raise GroupLost(
-                f"the group at {rendezvous} has a rank {rank} already: a group starts again as a whole"
+                f"the group at {rendezvous} has a rank {rank} already: a group restarts as a whole"
             )
         _keep_to_loopback(host)
         dist.init_process_group(
@@ -52,8 +62,12 @@ def meet(rank: int, world_size: int, rendezvous: str, timeout: float) -> Store:
 
 
 def opened_store(host: str, timeout: float) -> tuple[Store, int]:
-    """A store of this process's own, at a free port of the host, where others may `reach_store`; the port.
-    host: an address of this machine, or a name that stands for it. timeout: seconds for whatever waits."""
+    """Open a store of this process at a free port, for other processes to connect to. Returns (store, port).
+
+    Args:
+        host: An address of this machine, or a name that stands for it.
+        timeout: Seconds that clients of the store wait.
+    """
     listener = socket.create_server((host, 0), family=_family(host)) if _is_address(host) else _everywhere(0)
     port = listener.getsockname()[1]
     own = host if _is_address(host) else _LOOPBACK
@@ -65,7 +79,7 @@ def opened_store(host: str, timeout: float) -> tuple[Store, int]:
 
 
 def reach_store(host: str, port: int, timeout: float) -> Store:
-    """The store that another process has opened. Raises TimeoutError, DistError."""
+    """Connect to the store that another process has opened. Raises TimeoutError, DistError."""
     address = _reached(host, port, timeout)
     return TCPStore(address, port, None, False, datetime.timedelta(seconds=timeout), wait_for_workers=False)
 
@@ -78,7 +92,7 @@ def _store(rank: int, host: str, port: int, deadline: datetime.timedelta) -> TCP
         listener = socket.create_server((host, port), family=_family(host))
         own = host
     else:
-        # In a cluster a new pod's name leads nowhere at first, or to the pod before it.
+        # In a cluster the name of a new pod resolves to nothing at first, or to the previous pod.
         listener = _everywhere(port)
         own = _LOOPBACK
     return TCPStore(
@@ -93,10 +107,13 @@ def _everywhere(port: int) -> socket.socket:
 
 
 def _reached(host: str, port: int, timeout: float) -> str:
-    """The address at which rank 0 listens. Raises TimeoutError when nobody does within `timeout` seconds.
+    """Return the address at which rank 0 listens. Raises TimeoutError when nothing listens within `timeout`
+    seconds.
 
-    The name is looked up anew for each try, which is short: torch would stay for all of its time with an
-    address that is no longer rank 0's."""
+    The name is resolved anew for each short attempt: torch would keep trying an address that is no longer
+    rank 0's until
+    its whole timeout has passed.
+    """
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -105,7 +122,7 @@ def _reached(host: str, port: int, timeout: float) -> str:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"rank 0 was not reached: {error}") from error
-        # Neither a name nor a listening socket gives an event before it is there.
+        # Neither name resolution nor a socket that starts to listen can be waited for: poll.
         time.sleep(_PAUSE_SECONDS)
 
 
@@ -122,8 +139,10 @@ def _is_address(host: str) -> bool:
 
 
 def _keep_to_loopback(host: str) -> None:
-    """Ranks of one machine talk over its loopback; gloo would take the address that the machine's name
-    resolves to, which is right between machines."""
+    """Restrict ranks of one machine to its loopback interface; gloo would use the address that the machine's
+    name resolves
+    to, which is right between machines only.
+    """
     if _is_address(host) and ipaddress.ip_address(host).is_loopback:
         loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
         if loopback is not None:

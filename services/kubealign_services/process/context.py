@@ -1,4 +1,4 @@
-"""What every role's main is given."""
+"""Context of a role process: settings, job, bus, metrics, heartbeat and the compute thread."""
 
 import asyncio
 import logging
@@ -23,15 +23,17 @@ from kubealign_services.telemetry.read_model import ReadModel
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Calls in progress get this much of the grace period when a server closes.
+# Part of the grace period for calls in progress when a server closes.
 _SERVER_GRACE_SECONDS = 5.0
-# Of prompts whose longest the job leaves to the model's context.
+# Assumed prompt length, in tokens, of jobs that do not set data.maxTokens.
 _LONGEST_PROMPT = 8192
 
 
 @dataclass
 class Context:
-    """A process's surroundings. `stop` is set when it is told to end."""
+    """Everything that a role's main receives from the process. `stop` is set when the process receives
+    SIGTERM or SIGINT.
+    """
 
     settings: ProcessSettings
     job: AlignmentJob
@@ -40,53 +42,60 @@ class Context:
     metrics: Metrics
     read_model: ReadModel
     heartbeat: Heartbeat
-    #: Whether it does what it is there for: it serves, or follows the rank that does.
+    #: True while the role works: it serves, or follows the rank that serves.
     ready: bool = False
-    #: What must be so besides for others to count on it: the server of its engine is well.
+    #: Further readiness conditions, such as a healthy engine server.
     conditions: list[Callable[[], bool]] = field(default_factory=list)
-    #: What goes on in a thread that nobody can end; the process ends without it.
+    #: Description of a thread that cannot be ended; the process exits without it.
     left_behind: str = ""
-    #: Of the thread of `compute`.
+    #: Busy share of the compute thread.
     busy: BusyShare = field(default_factory=BusyShare)
-    #: What the thread of `compute` is busy with.
+    #: Name of the function that the compute thread runs; empty when idle.
     computing: str = ""
     _executor: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
     )
 
-    #: Other parts of the same process.
+    #: Contexts of other parts of the same process.
     _others: list["Context"] = field(default_factory=list)
 
     def beside(self, name: str, role: Role) -> "Context":
-        """The surroundings of another part of this process, which has a name and a thread of `compute` of its
-        own. It serves nothing, and what it says goes with this part's heartbeats."""
-        alone = {"name": name, "role": role, "world_size": 1, "rank": 0, "listen": None, "advertise": None}
-        other = replace(
+        """Return the context of another part of this process, with its own name and compute thread.
+
+        The part has no server address, and its heartbeat fields are sent with this part's heartbeats.
+        """
+        overrides = {"name": name, "role": role, "world_size": 1, "rank": 0}
+        overrides |= {"listen": None, "advertise": None}
+        part = replace(
             self,
-            settings=self.settings.model_copy(update={**alone, "rendezvous": None}),
+            settings=self.settings.model_copy(update={**overrides, "rendezvous": None}),
             heartbeat=self.heartbeat.beside(),
             computing="",
             _executor=ThreadPoolExecutor(max_workers=1, thread_name_prefix=name),
             _others=[],
         )
-        self._others.append(other)
-        return other
+        self._others.append(part)
+        return part
 
     @property
     def unfinished(self) -> str:
-        """What goes on in a thread of the process, so that it could not simply end; empty: nothing."""
+        """Computation that runs in a thread of the process and prevents a plain exit; empty when none runs.
+        """
         own = self.computing or self.left_behind
         return own or next((other.unfinished for other in self._others if other.unfinished), "")
 
     @property
     def answers(self) -> bool:
-        """Whether others can count on it now."""
+        """True when the process is ready and all its conditions hold."""
         return self.ready and all(holds() for holds in self.conditions)
 
     async def compute(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it on the one thread that computes, so that the event loop goes on; calls queue in their order.
+        """Run a function on the compute thread, so that the event loop stays responsive; calls are executed
+        in order.
 
-        Raises what it raises. A call that was begun goes on to its end when its caller is cancelled."""
+        Raises the exception of the function. A call that has started runs to its end when its caller is
+        cancelled.
+        """
 
         def named() -> R:
             self.computing = getattr(function, "__qualname__", type(function).__qualname__)
@@ -100,9 +109,12 @@ class Context:
 
     @asynccontextmanager
     async def serve(self, servicers: Sequence[object]) -> AsyncIterator[Server]:
-        """Serve these at the process's address while the context is open, as SERVING.
+        """Serve the servicers at the process's address as SERVING while the context is open.
 
-        Raises PortInUse; ValueError for a process without an address."""
+        Raises:
+            PortInUse: The port is taken.
+            ValueError: The process has no listen address.
+        """
         settings = self.settings
         if settings.listen is None:
             raise ValueError(f"{settings.name} serves, but its settings hold no listen address")
@@ -119,7 +131,7 @@ class Context:
 
     @asynccontextmanager
     async def bus(self) -> AsyncIterator[Bus]:
-        """The job's bus, open while the context is. Raises BusUnavailable."""
+        """Connect to the job's bus while the context is open. Raises BusUnavailable."""
         settings = self.settings
         bus = await JetStreamBus.connect(
             settings.nats, settings.tls, name=settings.name, bounds=bounds_of(self.job)
@@ -130,23 +142,23 @@ class Context:
             await bus.close()
 
     def close(self) -> None:
-        """Take no more computations. One that runs goes on."""
+        """Accept no more computations. A running computation goes on."""
         for part in (self, *self._others):
             part._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def bounds_of(job: AlignmentJob) -> dict[str, Bounds]:
-    """What the bus of this job keeps."""
+    """Return the retention bounds of each bus subject for a job."""
     spec = job.spec
     algorithm = spec.algorithm.value
     rollout = spec.effective_rollout
     response = rollout.sampling.max_tokens if rollout is not None else 0
     groups = getattr(algorithm, "prompts_per_step", getattr(algorithm, "rows_per_step", 1))
     samples = getattr(algorithm, "samples_per_prompt", 1)
-    asked = getattr(algorithm, "longest_template", 0)
-    if asked:
-        # A question about each sample, with two answers to it; two more responses stand in it.
-        groups, samples, response = groups * samples, 2, 3 * response + asked
+    template_tokens = getattr(algorithm, "longest_template", 0)
+    if template_tokens:
+        # The LLM judge gets a prompt for each sample, which contains two responses, and answers twice.
+        groups, samples, response = groups * samples, 2, 3 * response + template_tokens
     return bounds_for(
         groups=groups,
         samples_per_group=samples,

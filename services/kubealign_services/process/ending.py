@@ -1,4 +1,4 @@
-"""The end of a process, which comes in time whatever hangs."""
+"""Watchdog that ends the process within the grace period, whatever hangs."""
 
 import logging
 import os
@@ -12,16 +12,18 @@ log = logging.getLogger(__name__)
 
 
 class Deadline:
-    """Ends the process after so many seconds, from a thread of its own: a stuck event loop does not stop
-    it."""
+    """Exits the process after a timeout from a thread of its own, so a blocked event loop does not delay the
+    exit.
+    """
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
 
     def start(self, seconds: float, code: int, waits_for: Callable[[], str]) -> None:
-        """The process exits with `code`, and logs what it waited for, unless it has ended by itself by then.
+        """Exit with `code` after `seconds`, and log what the process waited for, unless it has ended by then.
 
-        Only the first start counts."""
+        Only the first call has an effect.
+        """
         if self._timer is None:
             self._timer = threading.Timer(seconds, _give_up, (seconds, code, waits_for))
             self._timer.daemon = True
@@ -33,6 +35,7 @@ class Deadline:
 
 
 def _give_up(seconds: float, code: int, waits_for: Callable[[], str]) -> None:
+    """Log the pending work and exit."""
     extra = {"grace_seconds": seconds, "waited_for": waits_for()}
     log.error("did not end within the grace period", extra=extra)
     end_now(code)
@@ -47,7 +50,7 @@ def end_now(code: int) -> None:
 
 
 def awaited(coroutine: Any) -> str:
-    """The functions that a suspended coroutine is in, outermost first, as `serve > pull > wait`."""
+    """Return the functions that a suspended coroutine is in, outermost first, as `serve > pull > wait`."""
     names = []
     while isinstance(coroutine, CoroutineType):
         names.append(coroutine.__qualname__)

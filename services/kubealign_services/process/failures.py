@@ -1,4 +1,4 @@
-"""How a process says that starting it again would not help."""
+"""Failures that a restart would not repair."""
 
 import errno
 
@@ -6,18 +6,20 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PermanentFailure(Exception):
-    """Nothing that a restart would mend. The message is the cause, as a person would say it; it fails the
-    job."""
+    """A failure that a restart would not repair. The message states the cause for the user; it fails the job.
+    """
 
 
 def permanent_cause(error: BaseException) -> PermanentFailure | None:
-    """The error itself, or the first within a group of errors, if it is permanent. A full disk is: nothing
-    is deleted by starting again."""
+    """Return the error, or the first error of a group, as a PermanentFailure; None when it is transient.
+
+    A full disk is permanent: a restart deletes nothing.
+    """
     if isinstance(error, PermanentFailure):
         return error
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        where = f" at {error.filename}" if error.filename else ""
-        return PermanentFailure(f"{error.strerror}{where}; once there is room, the same command goes on")
+        location = f" at {error.filename}" if error.filename else ""
+        return PermanentFailure(f"{error.strerror}{location}; once there is room, the same command goes on")
     if isinstance(error, BaseExceptionGroup):
         causes = (permanent_cause(inner) for inner in error.exceptions)
         return next((cause for cause in causes if cause is not None), None)

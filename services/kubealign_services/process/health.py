@@ -1,6 +1,6 @@
-"""Whether a process lives and is ready, over plain HTTP: what a kubelet asks.
+"""Liveness and readiness endpoints over plain HTTP for the kubelet.
 
-Nothing else is told, so nobody need say who they are.
+Nothing else is served, so no authentication is needed.
 """
 
 import asyncio
@@ -15,16 +15,21 @@ from kubealign_services.rpc.server import PortInUse
 
 log = logging.getLogger(__name__)
 
-#: Who has not sent a whole request by then is not waited for, in seconds.
+#: Timeout for receiving a complete request, in seconds.
 _REQUEST_SECONDS = 5.0
 _REQUEST_BYTES = 8192
 
 
 class HealthServer:
-    """Answers while its context is open: `/livez` as long as the event loop turns, `/readyz` with what
-    `ready` says at that moment.
+    """Serves `/livez` while the event loop runs and `/readyz` with the result of `ready`, while its context
+    is open.
 
-    listen: host:port, port 0 for any free one. Raises PortInUse."""
+    Args:
+        listen: host:port, port 0 for any free one.
+
+    Raises:
+        PortInUse: The port is taken.
+    """
 
     def __init__(self, listen: str, ready: Callable[[], bool]) -> None:
         host, _, port = listen.rpartition(":")
@@ -35,7 +40,7 @@ class HealthServer:
 
     @property
     def port(self) -> int:
-        """That it really listens at."""
+        """Port that the server listens at."""
         return self._port if self._server is None else int(self._server.sockets[0].getsockname()[1])
 
     async def __aenter__(self) -> Self:
@@ -59,7 +64,7 @@ class HealthServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            # A probe that goes away, or never asks, is nothing to tell of.
+            # A probe that disconnects, or never sends a request, is not worth a log line.
             with contextlib.suppress(
                 OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
             ):

@@ -1,4 +1,4 @@
-"""Where a container finds what Kubernetes mounts into it."""
+"""Paths of the volumes that Kubernetes mounts into a container."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from kubealign_services.process.failures import PermanentFailure
 
 @dataclass(frozen=True)
 class Mounts:
-    """The paths of kubealign.pod below `root`, which is / in a container."""
+    """Paths of kubealign.pod below `root`, which is / in a container."""
 
     root: Path = Path("/")
 
@@ -40,7 +40,7 @@ class Mounts:
 
     @property
     def tls(self) -> TlsFiles:
-        """The pod's own certificate. Raises PermanentFailure where one of its files is missing."""
+        """Files of the pod's own certificate. Raises PermanentFailure when one of them is missing."""
         return TlsFiles(
             ca=self._there(pod.CA_FILE),
             certificate=self._there(pod.CERTIFICATE_FILE),
@@ -49,20 +49,20 @@ class Mounts:
 
     @property
     def redis_ca(self) -> Path | None:
-        """None: Redis shows a certificate that the image trusts."""
+        """CA of the Redis certificate; None when the image trusts it already."""
         path = self.secrets / pod.REDIS_CA_FILE
         return path if path.is_file() else None
 
     def secret(self, name: str) -> str:
-        """A password. Raises PermanentFailure where it is missing, empty or unreadable."""
+        """Return a password. Raises PermanentFailure when its file is missing, empty or unreadable."""
         path = self._there(name)
         try:
-            held = path.read_text().strip()
+            password = path.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise PermanentFailure(f"{path} cannot be read: {error}") from error
-        if not held:
+        if not password:
             raise PermanentFailure(f"{path} is empty: it holds a password, from the job's Secret")
-        return held
+        return password
 
     def _there(self, name: str) -> Path:
         path = self.secrets / name

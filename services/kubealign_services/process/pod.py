@@ -1,7 +1,7 @@
-"""A role in a container: `python -m kubealign_services.process.pod MODULE`.
+"""Container entry point of a role: `python -m kubealign_services.runtime.process.pod_entrypoint MODULE`.
 
-Reads what Kubernetes gives (an environment variable, a Secret, a ConfigMap), writes the settings file that a
-role is started with anywhere, and becomes that role.
+Reads what Kubernetes provides (an environment variable, a Secret, a ConfigMap), writes the settings file
+that a role takes on any platform, and runs the role in this process.
 """
 
 import gc
@@ -34,9 +34,10 @@ _FIRST_PROCESS = 1
 def main(
     argv: Sequence[str], mounts: Mounts | None = None, environment: MutableMapping[str, str] = os.environ
 ) -> int:
-    """Run the role of module argv[1] until it ends; its exit code.
+    """Run the role of module argv[1] until it ends; return its exit code.
 
-    What the pod lacks is a PERMANENT end, with the cause in the termination file."""
+    Missing configuration of the pod returns PERMANENT, with the cause in the termination message.
+    """
     mounts = mounts or Mounts()
     try:
         if len(argv) != 2:
@@ -58,7 +59,9 @@ def main(
 
 
 def _imported(name: str) -> ModuleType:
-    """A module. What it imports stays: looking for garbage meanwhile is a seventh of the time."""
+    """Import a module with garbage collection disabled: collecting would take a seventh of the import time,
+    and the imported objects stay anyway.
+    """
     gc.disable()
     try:
         return importlib.import_module(name)
@@ -95,14 +98,14 @@ def _threads(text: str | None) -> int | None:
 
 
 def _set_up_libraries(settings: ProcessSettings, environment: MutableMapping[str, str]) -> None:
-    """What libraries read from the environment when they are imported. What is there already stays."""
-    # What a pod asked for, no other pod lacks.
+    """Set the environment variables that libraries read at import. Existing variables are kept."""
+    # CPUs that the pod requests are reserved for it, so its threads may spin.
     for name, value in libraries(alone=settings.threads is not None).items():
         environment.setdefault(name, value)
     if settings.threads is not None:
-        # They would take the node's cores.
+        # Otherwise the libraries would start a thread for each core of the node.
         environment.setdefault("OMP_NUM_THREADS", str(settings.threads))
-    # A model that one pod fetches is read by all.
+    # A shared cache: a model downloaded by one pod is read by all.
     environment.setdefault("HF_HOME", str(settings.run_dir.parent / ".huggingface"))
 
 
@@ -118,11 +121,11 @@ def _write(settings: ProcessSettings, folder: Path) -> Path:
 
 def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
+    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
 
 
 def run(argv: Sequence[str]) -> int:
-    """`main`; with a process of its own in front where this is the container's first."""
+    """Run `main`, with a reaper as init process when this is the container's first process."""
     if os.getpid() == _FIRST_PROCESS:
         return run_reaped(lambda: main(argv))
     return main(argv)

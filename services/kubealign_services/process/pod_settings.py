@@ -1,4 +1,4 @@
-"""From what a pod is given to what a role process is told."""
+"""Conversion of a pod's settings into the settings of its role process."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from kubealign.spec.rollout import Transport
 from kubealign_services.process.failures import PermanentFailure
 from kubealign_services.process.mounts import Mounts
 
-#: A pod has an address of its own, unknown when its settings are made.
+#: Listen on all interfaces: the pod's address is unknown when its settings are made.
 _EVERY_ADDRESS = "0.0.0.0"
 
 
 def settings_of(pod: PodSettings, mounts: Mounts, threads: int | None) -> ProcessSettings:
-    """The settings of this pod's process. Raises PermanentFailure for a Secret that lacks something."""
+    """Return the settings of this pod's process. Raises PermanentFailure for an incomplete Secret."""
     ports = pod.ports
     return ProcessSettings(
         name=pod.name,
@@ -52,7 +52,7 @@ def settings_of(pod: PodSettings, mounts: Mounts, threads: int | None) -> Proces
 
 
 def check_fits_pods(job: AlignmentJob) -> None:
-    """Raise PermanentFailure for what a job may ask for on one machine only."""
+    """Raise PermanentFailure for options that are only supported on one machine."""
     rollout = job.spec.effective_rollout
     if rollout is not None and rollout.refit.transport is Transport.SHARED_MEMORY:
         raise PermanentFailure(

@@ -1,7 +1,7 @@
-"""The first process of a container, which has two duties that no other has.
+"""Init process (PID 1) of a container: reaps orphans and forwards signals.
 
-The kernel hands it the orphans of all others, and whoever does not wait for them keeps them as zombies; and
-it drops signals that the first process does not handle, so a SIGTERM during the imports would be lost.
+The kernel re-parents orphans to the first process, which must wait for them or they stay zombies. It also
+drops signals that the first process does not handle, so a SIGTERM during the imports would be lost.
 """
 
 import contextlib
@@ -14,11 +14,12 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, sign
 
 
 def run_reaped(work: Callable[[], int]) -> int:
-    """Run `work` in a child, hand on the signals that come, and wait for orphans until the child ends.
+    """Run `work` in a child process, forward signals to it, and reap orphans until it ends.
 
-    Returns the child's exit code; 128 + the signal's number where one ended it. Call it before any thread is
-    started."""
-    # Held back until somebody is there to take them.
+    Returns the child's exit code; 128 + the signal's number when a signal ended it. Must be called before
+    any thread is started.
+    """
+    # Blocked until the child and the handlers exist.
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     child = os.fork()
     if child == 0:
@@ -26,7 +27,7 @@ def run_reaped(work: Callable[[], int]) -> int:
         return work()
 
     def forward(number: int, frame: FrameType | None) -> None:
-        # It may have ended a moment ago.
+        # The child may have ended in the meantime.
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 

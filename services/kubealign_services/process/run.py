@@ -1,6 +1,6 @@
-"""The main of every role process: settings in, surroundings set up, an exit code out.
+"""Runs the main function of a role process: reads the settings, builds the context, returns an exit code.
 
-A role's module has `def main(argv): return run(serve, argv)`, to be called as `python -m MODULE
+A role's module has `def main(argv): return run_role(serve, argv)`, to be called as `python -m MODULE
 SETTINGS.json` or in a forked child.
 """
 
@@ -38,15 +38,16 @@ log = logging.getLogger(__name__)
 
 Main = Callable[[Context], Awaitable[None]]
 
-#: A crash, to be started again: anything that is not one of Exit.
+#: Exit code of a crash, after which the process is restarted: any code that is not an Exit.
 CRASHED = 1
 
 
 def run(main: Main, argv: Sequence[str]) -> int:
-    """Run `main` with the settings in the file argv[1]; the exit code, an Exit or CRASHED.
+    """Run `main` with the settings in the file argv[1]; return the exit code, an Exit or CRASHED.
 
-    SIGTERM and SIGINT set `context.stop`; from then on `main` has the job's grace period. A second one ends
-    the process at once. A PermanentFailure goes to the termination file."""
+    SIGTERM and SIGINT set `context.stop`; from then on `main` has the job's grace period. A second signal
+    exits the process at once. A PermanentFailure is written to the termination message.
+    """
     try:
         settings, job = _read(argv)
     except (OSError, ValidationError, ValueError) as error:
@@ -81,7 +82,7 @@ async def _run(
     read_model = ReadModel(settings.redis)
     busy = BusyShare()
 
-    def common() -> dict[str, Any]:
+    def common_fields() -> dict[str, Any]:
         return {"busy_share": round(busy.since_asked(), 3), "last_error": last_error.text}
 
     context = Context(
@@ -91,28 +92,28 @@ async def _run(
         stop=asyncio.Event(),
         metrics=Metrics(job.name, settings.role, settings.name),
         read_model=read_model,
-        heartbeat=Heartbeat(read_model, settings.name, settings.role, common=common),
+        heartbeat=Heartbeat(read_model, settings.name, settings.role, common=common_fields),
         busy=busy,
     )
     work = _outcome(main, context)
     grace = job.spec.lifecycle.grace_period_seconds
 
-    def begin_to_end(code: int) -> None:
+    def start_watchdog(code: int) -> None:
         deadline.start(grace, code, lambda: _waits_for(context, work))
 
-    with _signals(context.stop, lambda: begin_to_end(CRASHED)):
+    with _signals(context.stop, lambda: start_watchdog(CRASHED)):
         code = await work
-        begin_to_end(code)
+        start_watchdog(code)
     log.info("ended", extra={"code": int(code)})
     if context.unfinished:
-        # Nobody waits for its result any more; its thread, or what it does at exit, would keep the process.
-        log.warning("left a computation behind", extra={"computation": context.unfinished})
+        # No caller waits for its result; its thread, or its exit handlers, would keep the process alive.
+        log.warning("exited during a computation", extra={"computation": context.unfinished})
         end_now(code)
     return code
 
 
 async def _outcome(main: Main, context: Context) -> int:
-    """Run main within its surroundings. Every way to end has its code."""
+    """Run the main function within its context. Maps every way to end to an exit code."""
     settings = context.settings
     try:
         async with AsyncExitStack() as stack:
@@ -153,23 +154,24 @@ def _waits_for(context: Context, work: object) -> str:
 
 @contextmanager
 def _signals(stop: asyncio.Event, on_stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT set `stop`. Handled as the interpreter does, not by the loop: it may be standing
-    still."""
+    """Set `stop` on SIGTERM and SIGINT. Handled with `signal.signal`, not by the event loop, which may be
+    blocked.
+    """
     loop = asyncio.get_running_loop()
-    told = False
+    is_stopping = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        if told:
-            # Not logged: what was interrupted may be the log itself.
+        nonlocal is_stopping
+        if is_stopping:
+            # Not logged: the signal may have interrupted the logging itself.
             os._exit(Exit.STOPPED)
-        told = True
+        is_stopping = True
         on_stop()
         loop.call_soon_threadsafe(stop.set)
-        loop.call_soon_threadsafe(log.info, "told to stop by %s", signal.Signals(number).name)
+        loop.call_soon_threadsafe(log.info, "stopping on %s", signal.Signals(number).name)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    # Who started us may have Ctrl-C ignored: then it is not for us.
+    # The parent may have set Ctrl-C to be ignored: keep that.
     handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
     for number in handled:
         signal.signal(number, handle)

@@ -1,4 +1,4 @@
-"""A process that has what others leave of the machine's cores."""
+"""Lowers this process's CPU priority (nice and autogroup)."""
 
 import asyncio
 import logging
@@ -7,33 +7,36 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-#: Of the scheduler's 19: with it a process has a third of what another gets that wants the same core. More
-#: would leave a job next to nothing beside whatever else the machine does.
+#: Nice value (19 is the lowest priority): the process gets a third of the time of a normal process on the
+#: same core. A higher value would starve a job on a busy machine.
 NICE = 5
-# Linux may share the cores among sessions before it does so among processes (sched(7), "The autogroup
-# feature"), and lets a session change its share ten times a second at most.
+# Linux may divide the cores among sessions before processes (sched(7), "The autogroup feature"), and
+# accepts at most ten changes a second from a session.
 _SESSION = Path("/proc/self/autogroup")
 _AGAIN_SECONDS, _TRIALS = 0.15, 40
 
 
 def stand_back() -> None:
-    """Of the calling thread, and of all that it makes from now on."""
+    """Lower the priority of the calling thread and of all threads and processes that it starts from now on.
+    """
     os.nice(max(0, NICE - os.nice(0)))
 
 
 async def session_stands_back() -> None:
-    """Of this process's session, where sessions have shares. What the system does not allow is left alone."""
+    """Lower the priority of this process's session, where the kernel schedules by session. Errors are
+    ignored.
+    """
     for _ in range(_TRIALS):
         try:
             _change_share()
         except BlockingIOError:
             await asyncio.sleep(_AGAIN_SECONDS)
         except OSError as error:
-            log.debug("sessions have no shares of the cores here", extra={"cause": str(error)})
+            log.debug("the kernel does not schedule by session", extra={"cause": str(error)})
             return
         else:
             return
-    log.debug("the session kept its share of the cores", extra={"trials": _TRIALS})
+    log.debug("the session's priority could not be lowered", extra={"trials": _TRIALS})
 
 
 def _change_share() -> None:

@@ -1,4 +1,4 @@
-"""The last words of a process that a restart would not mend, for whoever started it."""
+"""Kubernetes termination message of a process that failed permanently."""
 
 import logging
 from pathlib import Path
@@ -11,23 +11,25 @@ _CUT = " [...] "
 
 
 def write_termination(path: Path, message: str) -> None:
-    """Write the cause, shortened to what Kubernetes keeps. What cannot be written is logged."""
+    """Write the cause, shortened to the size that Kubernetes keeps. Errors are logged."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # In place: in a container the file is a mount of its own, which nothing can be renamed onto.
+        # Written in place: in a container the file is a mount, which cannot be replaced by a rename.
         path.write_bytes(fitted(message, TERMINATION_BYTES))
     except OSError as error:
-        log.error("the cause could not be written down", extra={"path": str(path), "error": str(error)})
+        extra = {"path": str(path), "error": str(error)}
+        log.error("the termination message could not be written", extra=extra)
 
 
 def fitted(message: str, limit: int) -> bytes:
-    """The message as UTF-8 in `limit` bytes at most; a longer one keeps its beginning and its end, which say
-    what failed and why."""
-    whole = message.encode(errors="replace")
-    if len(whole) <= limit:
-        return whole
+    """Return the message as UTF-8 in at most `limit` bytes; a longer one keeps its beginning and its end,
+    which say what failed and why.
+    """
+    encoded = message.encode(errors="replace")
+    if len(encoded) <= limit:
+        return encoded
     room = limit - len(_CUT)
-    # Characters that the cut goes through are left out.
-    first = whole[: room - room // 2].decode(errors="ignore")
-    last = whole[len(whole) - room // 2 :].decode(errors="ignore")
+    # Characters that the cut splits are dropped.
+    first = encoded[: room - room // 2].decode(errors="ignore")
+    last = encoded[len(encoded) - room // 2 :].decode(errors="ignore")
     return f"{first}{_CUT}{last}".encode()

@@ -1,4 +1,4 @@
-"""Work that goes on until the process is told to stop."""
+"""Runs coroutines until the process is asked to stop."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,10 +8,11 @@ _AGAIN_SECONDS = 1.0
 
 
 async def until_stopped(stop: asyncio.Event, *work: Coroutine[Any, Any, Any]) -> None:
-    """Run all of `work` side by side until `stop` is set or one of them ends; the others are cancelled and
-    waited for.
+    """Run all coroutines concurrently until `stop` is set or one of them ends; then cancel the others and
+    wait for them.
 
-    Raises what the one that ended raised."""
+    Raises the exception of the coroutine that ended.
+    """
     tasks = [asyncio.create_task(part) for part in work]
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -24,7 +25,9 @@ async def until_stopped(stop: asyncio.Event, *work: Coroutine[Any, Any, Any]) ->
 
 
 async def end_all(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel them until all have ended: one that gets its result with its cancellation may lose it."""
+    """Cancel the tasks until all have ended. Cancels repeatedly: a task whose result arrives together with
+    its cancellation may lose the cancellation.
+    """
     left = tasks
     while left:
         for task in left:

@@ -1,4 +1,4 @@
-"""The frozen model that KL is measured against."""
+"""Scorer with the frozen reference model of the KL penalty."""
 
 import time
 from collections.abc import Sequence
@@ -16,8 +16,9 @@ SOURCE = "reference"
 
 
 class ReferenceScorer:
-    """Log-probabilities of rollouts' tokens at the sampling temperature, many rollouts in one packed
-    forward pass."""
+    """Log-probabilities of rollouts' tokens at the sampling temperature, many rollouts per packed forward
+    pass.
+    """
 
     def __init__(self, worker: str, context: Context, model: FrozenModel, temperature: float) -> None:
         self._worker = worker
@@ -26,8 +27,8 @@ class ReferenceScorer:
         self._temperature = temperature
 
     async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
-        """One score a rollout, in their order; logprobs is float32 little-endian, one for each token."""
-        begun = time.monotonic()
+        """Return one score per rollout, in order; logprobs is float32 little-endian, one value per token."""
+        started_at = time.monotonic()
         batch = concatenate([decode(rollout.sequence) for rollout in rollouts])
         batch.scalars["temperature"] = self._temperature
         logprobs = await self._context.compute(self.logprobs, batch)
@@ -36,10 +37,10 @@ class ReferenceScorer:
         for index, rollout in enumerate(rollouts):
             score = score_for(rollout, SOURCE, self._worker)
             score.logprobs = logprobs[offsets[index] : offsets[index + 1]].numpy().astype("<f4").tobytes()
-            score.seconds = (time.monotonic() - begun) / len(rollouts)
+            score.seconds = (time.monotonic() - started_at) / len(rollouts)
             scores.append(score)
         return scores
 
     def logprobs(self, batch: Batch) -> Tensor:
-        """float32 [T], at the batch's temperature."""
+        """Return log-probabilities at the batch's temperature, float32 [T]."""
         return self._model.forward(batch, frozenset({"logprobs"}))["logprobs"]

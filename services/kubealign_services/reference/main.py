@@ -1,4 +1,4 @@
-"""The reference: `python -m kubealign_services.reference.main SETTINGS.json`."""
+"""Reference process: `python -m kubealign_services.reference.main SETTINGS.json`."""
 
 import sys
 
@@ -20,7 +20,7 @@ async def serve(context: Context) -> None:
     model = await context.compute(
         FrozenModel.load, folder, Head.LANGUAGE_MODEL, backend.precision, backend.microbatch_tokens
     )
-    # Given rows were not sampled, whatever validation samples with.
+    # Given rows were not sampled, so the temperature of validation sampling does not apply to them.
     temperature = spec.rollout.sampling.temperature if spec.algorithm.value.online else 1.0
     scorer = ReferenceScorer(context.settings.name, context, model, temperature)
     await serve_scorer(context, SOURCE, frozenset({"train"}), scorer, ReferenceServicer(context, scorer))

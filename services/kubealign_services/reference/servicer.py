@@ -1,4 +1,4 @@
-"""The Reference service: the same model as the bus worker's, called directly."""
+"""gRPC service Reference: direct calls of the bus worker's model."""
 
 import grpc
 
@@ -9,6 +9,8 @@ from kubealign_services.reference.core import ReferenceScorer
 
 
 class ReferenceServicer(scoring_pb2_grpc.ReferenceServicer):
+    """gRPC service of the reference."""
+
     def __init__(self, context: Context, scorer: ReferenceScorer) -> None:
         self._context = context
         self._scorer = scorer

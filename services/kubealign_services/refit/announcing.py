@@ -1,5 +1,6 @@
-"""What is told of weights, once every rank has its part written, and how it travels over the bus. Pure: all
-ranks make the same of the same."""
+"""Weights announcements: built once every rank has written its part, and encoded for the bus. Pure: all ranks
+compute the same announcement from the same parts.
+"""
 
 import struct
 from collections.abc import Sequence
@@ -20,37 +21,50 @@ def announcement_of(
     adapter: refit_pb2.AdapterEncoding | None = None,
     base: batch_pb2.WeightsId | None = None,
 ) -> refit_pb2.WeightsAnnouncement:
-    """parts: of all ranks. adapter: the tensors are an adapter's; None: they are all weights. base: what the
-    parts' deltas, if they have any, are changes to.
+    """Build the announcement of one weights version.
 
-    Raises ValueError when there is nothing in any part."""
-    held = sorted((part for part in parts if part.tensors), key=lambda part: part.rank)
-    if not held:
+    Args:
+        parts: Parts of all ranks.
+        adapter: Set when the tensors are those of an adapter; None for full weights.
+        base: The weights that the parts' deltas, if any, are relative to.
+
+    Raises:
+        ValueError: All parts are empty.
+    """
+    non_empty = sorted((part for part in parts if part.tensors), key=lambda part: part.rank)
+    if not non_empty:
         raise ValueError("there are no weights to publish")
     return refit_pb2.WeightsAnnouncement(
-        weights=batch_pb2.WeightsId(fence=fence, version=version, digest=weights_digest(held)),
-        parts=held,
-        size_bytes=sum(part.size_bytes for part in held),
-        base=base if any(part.delta_sizes for part in held) else None,
+        weights=batch_pb2.WeightsId(fence=fence, version=version, digest=weights_digest(non_empty)),
+        parts=non_empty,
+        size_bytes=sum(part.size_bytes for part in non_empty),
+        base=base if any(part.delta_sizes for part in non_empty) else None,
         canary=canary,
         adapter=adapter,
     )
 
 
-# An announcement of a thousand pieces is as long; those of more shrink to a third.
+# About the size of an announcement of a thousand pieces; longer ones compress to a third.
 _PLAIN_BYTES = 64 << 10
-# No message of protobuf begins with it. Then the size of what is packed.
+# A byte that no protobuf message begins with, then the uncompressed size.
 _PACKED = struct.Struct("<BI")
 _MARK = 0
 _MOST_UNPACKED = 1 << 30
 
 
 class AnnouncementTooLarge(ValueError):
-    """The bus does not take it. Says what would help."""
+    """The announcement exceeds the message size limit of the bus. Names the remedies."""
 
 
 def on_the_bus(announcement: refit_pb2.WeightsAnnouncement, most: int) -> bytes:
-    """As it travels: long ones under zstd. most: bytes that the bus takes. Raises AnnouncementTooLarge."""
+    """Encode an announcement for the bus; long ones are compressed with zstd.
+
+    Args:
+        max_bytes: Message size limit of the bus.
+
+    Raises:
+        AnnouncementTooLarge: The encoded announcement is longer.
+    """
     data = announcement.SerializeToString()
     if len(data) > _PLAIN_BYTES:
         head = _PACKED.pack(_MARK, len(data))
@@ -59,14 +73,14 @@ def on_the_bus(announcement: refit_pb2.WeightsAnnouncement, most: int) -> bytes:
         pieces = sum(len(part.tensors) for part in announcement.parts)
         raise AnnouncementTooLarge(
             f"the announcement of weights version {announcement.weights.version} names {pieces} pieces of "
-            f"{len(announcement.parts)} ranks and takes {len(data)} bytes, the bus takes {most}: fewer ranks "
-            "(spec.trainer.ranks) make fewer pieces, and an adapter (spec.trainer.lora) has few"
+            f"{len(announcement.parts)} ranks and takes {len(data)} bytes, the bus accepts {most}: "
+            "fewer ranks (spec.trainer.ranks) make fewer pieces, and an adapter (spec.trainer.lora) has few"
         )
     return data
 
 
 def from_the_bus(data: bytes) -> refit_pb2.WeightsAnnouncement:
-    """What `on_the_bus` made. Raises DecodeError for anything else."""
+    """Decode the result of `encode_announcement`. Raises DecodeError for anything else."""
     if data[:1] == bytes([_MARK]):
         if len(data) < _PACKED.size:
             raise DecodeError(f"{len(data)} bytes are no announcement of weights")
@@ -76,5 +90,5 @@ def from_the_bus(data: bytes) -> refit_pb2.WeightsAnnouncement:
         try:
             data = pyarrow.Codec("zstd").decompress(data[_PACKED.size :], size, asbytes=True)
         except OSError as error:
-            raise DecodeError(f"an announcement of weights cannot be unpacked: {error}") from error
+            raise DecodeError(f"an announcement of weights cannot be decompressed: {error}") from error
     return refit_pb2.WeightsAnnouncement.FromString(data)

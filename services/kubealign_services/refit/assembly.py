@@ -1,4 +1,4 @@
-"""Tensors of the pieces that came, one at a time."""
+"""Assembles tensors from the received pieces, one at a time."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -12,11 +12,15 @@ from kubealign_services.training.slices import WeightSlice
 
 
 class Assembled:
-    """The ranges of a plan, over and over: iterated, each is (name, tensor). One that lies in a single piece
-    is a view; the others are put together when their turn comes, so that few take memory at once.
+    """The tensor ranges of a transfer plan; iterating yields (name, tensor), and may be repeated.
 
-    snapshots: place of a part -> its bytes, as the manifest lays them out. lasts: nobody writes to them as
-    long as there is a view of them, so that the tensors may be kept instead of copied.
+    A range within a single piece is a view; other ranges are assembled when the iteration reaches them, so
+    that few take memory at once.
+
+    Args:
+        snapshots: Index of a part -> its bytes, in the layout of the manifest.
+        lasts: True when the bytes stay valid and unchanged as long as a view exists, so that the tensors
+            may be kept instead of copied.
     """
 
     def __init__(
@@ -36,33 +40,37 @@ class Assembled:
 
     @property
     def announcement(self) -> refit_pb2.WeightsAnnouncement:
-        """By which others find the same weights."""
+        """The announcement, by which other processes can fetch the same weights."""
         return self._announcement
 
     def __len__(self) -> int:
         return len(self._plan.assemblies)
 
     def release(self) -> None:
-        """Be done with the bytes: there are no further tensors."""
+        """Release the bytes. No further tensors can be read."""
         self._snapshots = {}
 
     def slices(self) -> Iterator[WeightSlice]:
-        """The same, with where each range lies in its tensor."""
+        """Yield the tensors with the position of each range in its full tensor."""
         for range_ in self._plan.assemblies:
             yield WeightSlice(
                 range_.name, range_.whole_shape, range_.box.start, put_together(range_, self._piece)
             )
 
-    def _piece(self, part: int, place: int) -> Tensor:
-        return piece_view(self._snapshots[part], self._announcement.parts[part].tensors[place])
+    def _piece(self, part: int, index: int) -> Tensor:
+        return piece_view(self._snapshots[part], self._announcement.parts[part].tensors[index])
 
 
 def put_together(assembly: Assembly, piece: Callable[[int, int], Tensor]) -> Tensor:
-    """piece: (part, place) -> the tensor of that piece. A view of it where it holds the whole range."""
+    """Return the tensor of a range: a view when a single piece holds it, else a new tensor.
+
+    Args:
+        get_piece: (part index, piece index) -> the tensor of that piece.
+    """
     if len(assembly.copies) == 1:
         (only,) = assembly.copies
         return piece(only.part, only.entry)[only.source]
-    whole = torch.empty(assembly.box.shape, dtype=DTYPES[assembly.dtype])
+    assembled = torch.empty(assembly.box.shape, dtype=DTYPES[assembly.dtype])
     for copy in assembly.copies:
-        whole[copy.target].copy_(piece(copy.part, copy.entry)[copy.source])
-    return whole
+        assembled[copy.target].copy_(piece(copy.part, copy.entry)[copy.source])
+    return assembled

@@ -1,4 +1,6 @@
-"""The driver's side: have the trainer publish, announce it, wait for the quorum."""
+"""Driver side of the weight sync (refit): asks the trainer to publish, announces the version, and waits for
+the quorum of rollout workers.
+"""
 
 import asyncio
 import logging
@@ -20,26 +22,27 @@ from kubealign_services.refit.quorum import Quorum, Verdict
 _PULL = 64
 _PULL_SECONDS = 2.0
 _ATTEMPTS = 2
-# A worker that has not answered to so many announcements has gone.
+# A worker that missed this many announcements counts as gone.
 _REMEMBERED = 3
 
 log = logging.getLogger(__name__)
 
-#: (fence, version) -> what the trainer serves.
+#: (fence, version) -> announcement of the weights that the trainer serves.
 Publish = Callable[[int, int], Awaitable[refit_pb2.WeightsAnnouncement]]
 
 
 class RefitFailed(RuntimeError):
-    """Fewer rollout workers than rollout.minReplicas have the weights, after one full retry. Says who and
-    why."""
+    """Fewer rollout workers than rollout.minReplicas have the weights after one full retry. Names the workers
+    and causes.
+    """
 
 
 @dataclass(frozen=True)
 class RefitReport:
-    """One version's way to its quorum.
+    """Result of one version's refit.
 
-    seconds: from asking the trainer to the quorum. snapshot_seconds: until the trainer answered.
-    committed: grows with those that answer after the quorum, until the next version is announced.
+    seconds: from asking the trainer until the quorum. snapshot_seconds: until the trainer answered.
+    committed: also grows with acknowledgements after the quorum, until the next version is announced.
     """
 
     version: int
@@ -51,7 +54,7 @@ class RefitReport:
     quarantined: frozenset[str]
 
     def metrics(self) -> dict[str, float]:
-        """As they go into the step's figures."""
+        """Return the metrics of the refit for the step's metrics."""
         answers = self.committed.values()
         transports = [answer.transport for answer in answers]
         return {
@@ -72,14 +75,19 @@ class RefitReport:
 
 
 class WeightsBroadcast:
-    """Broadcasts versions under one fence, one at a time. Used as a context, which ends its tasks.
+    """Publishes weight versions under one fence, one at a time. Used as a context manager, which ends its
+    tasks.
 
-    publish: asks the trainer. replicas: workers that are meant to run, min_replicas: those that must have the
-    weights.
-    timeout: seconds for the trainer's snapshot, and again for the quorum.
-    quarantined: workers whose last answer was a failure, or that were silent until a deadline, and are not
-    known to have gone.
-    reached: the newest version that a quorum has proven.
+    Attributes:
+        quarantined: Workers whose last acknowledgement was a failure or missed a deadline, unless they are
+            known to have left.
+        proven_version: Newest version that reached its quorum.
+
+    Args:
+        publish: Asks the trainer to publish a version.
+        min_replicas: Workers that must have the weights.
+        replicas: Workers that are meant to run.
+        timeout: Seconds for the trainer's snapshot, and again for the quorum.
     """
 
     def __init__(
@@ -100,7 +108,7 @@ class WeightsBroadcast:
         self._min_replicas = min_replicas
         self._replicas = min_replicas if replicas is None else replicas
         self._timeout = timeout
-        # Worker -> the announcement, counted from 1, after which it was last heard of.
+        # Worker -> number of the announcement, from 1, that it acknowledged last.
         self._heard: dict[str, int] = {}
         self._silent: frozenset[str] = frozenset()
         self._announced = 0
@@ -109,7 +117,7 @@ class WeightsBroadcast:
         self._pump: asyncio.Task[None] | None = None
         self._announcer: asyncio.Task[None] | None = None
         self._announcement: refit_pb2.WeightsAnnouncement | None = None
-        # The newest announcement is also the last one on the bus.
+        # Held while publishing, so that the newest announcement is the last one on the bus.
         self._announcing = asyncio.Lock()
         self._underway: asyncio.Task[RefitReport] | None = None
         self._report: RefitReport | None = None
@@ -118,17 +126,17 @@ class WeightsBroadcast:
 
     @property
     def digest(self) -> str:
-        """Of the newest weights that were announced; empty before any were."""
+        """Digest of the newest announced weights; empty before the first announcement."""
         return "" if self._announcement is None else self._announcement.weights.digest
 
     async def publish(self, version: int) -> RefitReport:
-        """Announce a version and wait for its quorum; one full retry.
+        """Announce a version and wait for its quorum, with one full retry.
 
-        Raises RefitFailed, and what the trainer's `publish` or the bus raised.
+        Raises RefitFailed, and any exception of the trainer's `publish` or the bus.
         """
         if self._underway is not None and asyncio.current_task() is not self._underway:
             await self.settled()
-        pump = self._pumping()
+        ack_task = self._pumping()
         begun = time.monotonic()
         causes = []
         for attempt in range(_ATTEMPTS):
@@ -138,7 +146,7 @@ class WeightsBroadcast:
             self._announcement = announcement
             await self._announce()
             announced = time.monotonic()
-            if await self._decided(quorum, pump) is Verdict.REACHED:
+            if await self._decided(quorum, ack_task) is Verdict.REACHED:
                 self.reached = version
                 self._report = RefitReport(
                     version=version,
@@ -158,9 +166,11 @@ class WeightsBroadcast:
         )
 
     def publish_soon(self, version: int) -> None:
-        """Begin to publish; `settled` tells how it ended. Raises RuntimeError while one is under way."""
+        """Start to publish in the background; `wait_current` returns the result. Raises RuntimeError while
+        another publication is in progress.
+        """
         if self._underway is not None:
-            raise RuntimeError(f"version {version} cannot be published before the last one is settled")
+            raise RuntimeError(f"version {version} cannot be published before the last one is complete")
         self._underway = asyncio.create_task(self.publish(version), name=f"refit {version}")
         self._underway.add_done_callback(self._note)
 
@@ -168,16 +178,19 @@ class WeightsBroadcast:
         error = None if ended.cancelled() else ended.exception()
         if error is not None and not self._broken.done():
             self._broken.set_exception(error)
-            # Retrieved here too: perhaps nobody waits.
+            # Mark the exception as retrieved: perhaps no caller waits for it.
             self._broken.exception()
 
     async def broken(self) -> None:
-        """Wait for a broadcast that was begun with `publish_soon` to fail, also while nobody asks `settled`.
-        Raises what it raised."""
+        """Wait for a background publication to fail, also while no caller awaits `wait_current`. Raises its
+        exception.
+        """
         await asyncio.shield(self._broken)
 
     async def settled(self) -> RefitReport | None:
-        """Wait for what is under way. The report of the last broadcast, once. Raises what it raised."""
+        """Wait for the publication in progress. Returns the report of the last publication, once. Raises its
+        exception.
+        """
         if self._underway is not None:
             try:
                 await asyncio.shield(self._underway)
@@ -207,44 +220,46 @@ class WeightsBroadcast:
             await self._bus.publish("refit", data, uuid.uuid4().hex)
 
     async def _announce_again(self, losses: AsyncIterator[None]) -> None:
-        """For those who join later, and for those whose acknowledgement was lost."""
+        """Repeat the announcement after a data loss of the bus, for workers that join later and workers whose
+        acknowledgement was lost.
+        """
         async for _ in losses:
             if self._announcement is not None:
                 log.warning("the bus has lost the announcement of the weights; it is made again")
                 try:
                     await self._announce()
                 except BusUnavailable as error:
-                    log.warning("it could not be made again", extra={"cause": str(error)})
+                    log.warning("the announcement could not be repeated", extra={"cause": str(error)})
 
     def _expect(self, announcement: refit_pb2.WeightsAnnouncement) -> Quorum:
         self._announced += 1
         self._forget({worker for worker, last in self._heard.items() if last < self._announced - _REMEMBERED})
-        known = frozenset(self._heard) - self._silent
-        self._quorum = Quorum(announcement.weights, self._min_replicas, self._replicas, known)
+        known_workers = frozenset(self._heard) - self._silent
+        self._quorum = Quorum(announcement.weights, self._min_replicas, self._replicas, known_workers)
         self._news.clear()
         return self._quorum
 
-    async def _decided(self, quorum: Quorum, pump: asyncio.Task[None]) -> Verdict:
+    async def _decided(self, quorum: Quorum, ack_task: asyncio.Task[None]) -> Verdict:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         while (verdict := quorum.verdict(loop.time() >= deadline)) is Verdict.WAITING:
-            news = asyncio.create_task(self._news.wait())
+            progress = asyncio.create_task(self._news.wait())
             try:
                 left = deadline - loop.time()
-                await asyncio.wait({news, pump}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({progress, ack_task}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                news.cancel()
-            if pump.done():
-                pump.result()
+                progress.cancel()
+            if ack_task.done():
+                ack_task.result()
             self._news.clear()
         if verdict is Verdict.LOST:
-            # Whoever was silent is not waited for again.
+            # Silent workers are not waited for again.
             self._silent |= quorum.absent
             self.quarantined |= quorum.absent
         return verdict
 
     def _forget(self, gone: set[str]) -> None:
-        """Workers come and go, each under a name of its own."""
+        """Remove workers that have left; every worker has a name of its own."""
         for worker in gone:
             del self._heard[worker]
         self._silent -= gone
@@ -252,11 +267,11 @@ class WeightsBroadcast:
 
     def _pumping(self) -> asyncio.Task[None]:
         if self._pump is None:
-            raise RuntimeError("WeightsBroadcast is used as a context: async with broadcast")
+            raise RuntimeError("RefitCoordinator must be used as a context manager: async with coordinator")
         return self._pump
 
     async def _collect(self) -> None:
-        # Not for ever: before Python 3.12, a cancellation that meets an arriving message can be swallowed.
+        # A flag besides the cancellation, which Python before 3.12 can swallow when a message arrives.
         while not self._leaving:
             for delivery in await self._bus.pull("refit-acks", "driver", _PULL, _PULL_SECONDS):
                 try:
@@ -274,13 +289,14 @@ class WeightsBroadcast:
             self.quarantined | {answer.worker} if answer.error else self.quarantined - {answer.worker}
         )
         if answer.error:
-            log.warning("a worker refused weights", extra={"worker": answer.worker, "cause": answer.error})
+            extra = {"worker": answer.worker, "cause": answer.error}
+            log.warning("a worker failed to load weights", extra=extra)
         if self._quorum is not None and self._quorum.add(answer):
             self._news.set()
 
     async def __aenter__(self) -> Self:
         await self._bus.purge("refit-acks")
-        # What collects the acknowledgements finds a loss.
+        # The pulls of the acknowledgements detect a data loss.
         losses = self._bus.losses("refit-acks")
         self._pump = asyncio.create_task(self._collect(), name="refit acknowledgements")
         self._announcer = asyncio.create_task(self._announce_again(losses), name="refit announcements")
@@ -295,4 +311,4 @@ class WeightsBroadcast:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, Exception):
-                log.error("a refit was under way and failed", extra={"cause": str(result)})
+                log.error("a refit in progress failed", extra={"cause": str(result)})

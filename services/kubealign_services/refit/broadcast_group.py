@@ -1,6 +1,6 @@
-"""A process group of one sender and the receivers of its weights: gloo between CPUs, NCCL between GPUs.
+"""Process group of one sender and the receivers of its weights: gloo between CPUs, NCCL between GPUs.
 
-It is made beside whatever groups the process is in already, and is worth nothing after the first failure.
+Independent of other groups of the process; unusable after the first failure.
 """
 
 import contextlib
@@ -13,17 +13,23 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-# Buckets of more bytes are no faster, and of fewer slower.
+# Larger buckets are no faster, smaller ones slower.
 BUCKET_BYTES = 16 << 20
 _THREADS = 2
 
 
 class BroadcastGroup:
-    """This process's membership. rank: 0 sends. timeout: seconds to meet, and for each bucket. address: of
-    this machine's, at which the others reach it; empty: what its name stands for. accelerator: over NCCL, on
-    the current CUDA device. Blocks until all members have come.
+    """Membership of this process in a broadcast group. The constructor blocks until all members have joined.
 
-    Raises RuntimeError (torch.distributed.DistError) when they do not."""
+    Args:
+        rank: 0 is the sender.
+        timeout: Seconds for joining, and for each bucket.
+        address: Address of this machine for the other members; empty uses the host name's.
+        accelerator: Use NCCL on the current CUDA device.
+
+    Raises:
+        RuntimeError: The members did not join in time (torch.distributed.DistError).
+    """
 
     def __init__(
         self,
@@ -38,14 +44,20 @@ class BroadcastGroup:
     ) -> None:
         self.name = name
         self._device = torch.device("cuda") if accelerator else torch.device("cpu")
-        own = PrefixStore(name, store)
+        group_store = PrefixStore(name, store)
         deadline = timedelta(seconds=timeout)
-        made = _nccl if accelerator else _gloo
-        self._group = made(own, rank, world_size, deadline, address)
+        make_group = _nccl if accelerator else _gloo
+        self._group = make_group(group_store, rank, world_size, deadline, address)
 
     def broadcast(self, stretch: Tensor) -> None:
-        """Fill it with what rank 0 has in its own. stretch: uint8 [n], in the host's memory, as long at all
-        members. Raises RuntimeError when a member fails, or is not there in time."""
+        """Fill the bucket with rank 0's bytes.
+
+        Args:
+            bucket: uint8 [n] in host memory, of equal length at all members.
+
+        Raises:
+            RuntimeError: A member failed or timed out.
+        """
         if self._device.type == "cpu":
             self._group.broadcast(stretch, 0).wait()
             return
@@ -54,7 +66,7 @@ class BroadcastGroup:
         stretch.copy_(staged)
 
     def end(self) -> None:
-        """Leave: the others notice at once."""
+        """Leave the group; the other members notice at once."""
         with contextlib.suppress(RuntimeError):
             self._group.abort()
 
@@ -70,12 +82,12 @@ def _gloo(store: Store, rank: int, size: int, timeout: timedelta, address: str) 
 
 
 def _nccl(store: Store, rank: int, size: int, timeout: timedelta, address: str) -> Any:
-    """NCCL finds its addresses itself."""
+    """Create an NCCL group. NCCL determines the addresses itself."""
     nccl: Any = dist.ProcessGroupNCCL
     return nccl(store, rank, size, timeout)
 
 
 def address_towards(host: str, port: int, timeout: float) -> str:
-    """This machine's address on the way to another's host:port. Raises OSError."""
+    """Return this machine's address on the route to host:port. Raises OSError."""
     with socket.create_connection((host, port), timeout=timeout) as connection:
         return str(connection.getsockname()[0])

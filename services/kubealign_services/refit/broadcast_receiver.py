@@ -1,4 +1,4 @@
-"""The receiver's side of the collective transport: join, and take the part's bytes with all others."""
+"""Receiver side of the collective transport: joins a broadcast and receives the bytes of a part."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,17 +17,26 @@ Join = Callable[[str, refit_pb2.JoinBroadcastRequest, float], Awaitable[refit_pb
 
 @dataclass
 class BroadcastReceiver:
-    """One process's. asker: unique to it. timeout: seconds for one version; a bucket may take a quarter."""
+    """Broadcast receiver of one process.
+
+    Args:
+        asker: Unique to the process.
+        timeout: Seconds for one version; a bucket may take a quarter of it.
+    """
 
     join: Join
     asker: str
     timeout: float
-    # By the sender's address; not while it is in use, nor after it failed.
+    # Idle groups by sender address; groups in use and failed groups are not listed.
     _groups: dict[str, BroadcastGroup] = field(default_factory=dict)
 
     async def receive(self, address: str, weights: batch_pb2.WeightsId, size_bytes: int) -> memoryview:
-        """A whole part, as it came: the caller verifies it. Raises what joining does (NotFound for who comes
-        late), and Unreachable when the broadcast breaks."""
+        """Return the bytes of a full part, unverified.
+
+        Raises:
+            NotFound: The broadcast has started already.
+            Unreachable: The broadcast broke.
+        """
         group = self._groups.pop(address, None)
         request = refit_pb2.JoinBroadcastRequest(
             weights=weights,
@@ -50,7 +59,7 @@ class BroadcastReceiver:
         reply: refit_pb2.JoinBroadcastReply,
         size_bytes: int,
     ) -> memoryview:
-        # Memory of torch's own, so that views of it keep it alive.
+        # Allocated by torch, so that views keep the memory alive.
         part = torch.empty(size_bytes, dtype=torch.uint8)
         try:
             if group is not None and group.name != reply.group:

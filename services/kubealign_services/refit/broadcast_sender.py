@@ -1,10 +1,11 @@
-"""The sender's side of the collective transport: who takes part, and one broadcast of a part to all of them.
+"""Sender side of the collective transport: collects the members of a broadcast and sends a part to all of
+them.
 
-Who may take part is asked over gRPC, so by certificate; the bytes go over the group's own connections, and
-are held against the announced checksums by whoever gets them. The first to join opens a version's round. It
-begins when as many have joined as took part last, or when the time for it is over; whoever comes later
-streams, and is waited for the next time. The group is kept as long as its members are the same and none has
-failed.
+Membership is requested over gRPC, and thus authorized by certificate; the bytes go over the group's own
+connections, and the receivers verify them against the announced checksums. The first receiver to join
+opens the round of a version. The round starts when as many have joined as last time, or when the join
+window ends; later receivers stream the weights instead, and are expected in the next round. The group is
+reused while its members stay the same and none has failed.
 """
 
 import asyncio
@@ -30,15 +31,15 @@ from kubealign_services.rpc.errors import NotFound
 
 log = logging.getLogger(__name__)
 
-# How long a round waits for those who took part in the last one.
+# Seconds that a round waits for the members of the last round.
 _WINDOW_SECONDS = 5.0
-# Rounds of the versions that are served, and of some before.
+# Rounds that are kept: of the served versions and of some earlier ones.
 _ROUNDS = 4
 
 
 @dataclass(frozen=True)
 class _Begun:
-    """group: its name. members: in the order of their ranks, from 1 on."""
+    """A started round. group: its name. members: in the order of their ranks, from 1."""
 
     weights: batch_pb2.WeightsId
     group: str
@@ -48,7 +49,7 @@ class _Begun:
 
 @dataclass
 class _Round:
-    """One version's."""
+    """Broadcast round of one version."""
 
     weights: batch_pb2.WeightsId
     begun: asyncio.Future["_Begun"]
@@ -57,9 +58,15 @@ class _Round:
 
 
 class BroadcastSender:
-    """One rank's. host: where receivers reach this process. expected: receivers of the first version.
-    timeout: seconds for one version; a member that does not answer is given a quarter of it. `join` is of one
-    event loop; the bytes are sent in threads."""
+    """Broadcast sender of one rank.
+
+    Args:
+        host: Address of this process for the receivers.
+        expected: Number of receivers of the first version.
+        timeout: Seconds for one version; a member that does not answer gets a quarter of it.
+
+    `join` must be called from one event loop; the bytes are sent from threads.
+    """
 
     def __init__(self, publisher: WeightsPublisher, host: str, expected: int, timeout: float) -> None:
         self._publisher = publisher
@@ -69,12 +76,13 @@ class BroadcastSender:
         self._rounds: dict[bytes, _Round] = {}
         self._store: tuple[Store, int] | None = None
         self._names = 0
-        # Free to be used again, and its members.
+        # The idle group, and its members.
         self._group: tuple[BroadcastGroup, list[str]] | None = None
 
     async def join(self, request: refit_pb2.JoinBroadcastRequest) -> refit_pb2.JoinBroadcastReply:
-        """Wait for the others. Raises NotFound for a round that has begun, and for weights that are not
-        served."""
+        """Wait for the other members. Raises NotFound for a round that has started, and for weights that are
+        not served.
+        """
         self._publisher.check_served(request.weights)
         round_ = self._round(request.weights)
         if round_.begun.done():
@@ -102,7 +110,7 @@ class BroadcastSender:
         )
 
     def close(self) -> None:
-        """Nobody is sent anything any more."""
+        """End the group; no receiver is sent anything any more."""
         if self._group is not None:
             self._group[0].end()
             self._group = None
@@ -121,8 +129,8 @@ class BroadcastSender:
         if round_.begun.done():
             return
         if not round_.joined:
-            # All have gone again: the next to join opens another.
-            self._rounds = {key: held for key, held in self._rounds.items() if held is not round_}
+            # All members have left again: the next one to join opens a new round.
+            self._rounds = {key: other for key, other in self._rounds.items() if other is not round_}
             return
         members = sorted(round_.joined)
         self._expected = len(members)
@@ -131,23 +139,24 @@ class BroadcastSender:
         group = self._reused(members, round_)
         if group is None:
             self._names += 1
-        begun = _Begun(
+        started = _Begun(
             round_.weights,
             f"broadcast-{self._names}" if group is None else group.name,
             members,
-            torch.cuda.is_available() and all(asked.accelerator for asked in round_.joined.values()),
+            torch.cuda.is_available() and all(request.accelerator for request in round_.joined.values()),
         )
-        round_.begun.set_result(begun)
-        send = partial(self._send, asyncio.get_running_loop(), self._store[0], begun, group)
-        threading.Thread(target=send, name=begun.group, daemon=True).start()
+        round_.begun.set_result(started)
+        send = partial(self._send, asyncio.get_running_loop(), self._store[0], started, group)
+        threading.Thread(target=send, name=started.group, daemon=True).start()
 
     def _reused(self, members: list[str], round_: _Round) -> BroadcastGroup | None:
-        """The group of the version before, if all of it are here and nobody else."""
-        held, self._group = self._group, None
-        if held is None:
+        """Return the group of the previous version if its members are exactly those of this round."""
+        idle, self._group = self._group, None
+        if idle is None:
             return None
-        group, before = held
-        if before == members and all(asked.group == group.name for asked in round_.joined.values()):
+        group, previous_members = idle
+        names = {request.group for request in round_.joined.values()}
+        if previous_members == members and names == {group.name}:
             return group
         group.end()
         return None
@@ -174,7 +183,7 @@ class BroadcastSender:
                 group.broadcast(bucket)
         except (RuntimeError, OSError, LookupError) as error:
             log.warning(
-                "a broadcast of weights broke: receivers stream them",
+                "a weights broadcast failed; receivers stream instead",
                 extra={"weights": identity(begun.weights), "members": begun.members, "cause": str(error)},
             )
             if group is not None:
@@ -183,7 +192,7 @@ class BroadcastSender:
         try:
             loop.call_soon_threadsafe(self._keep, group, begun.members)
         except RuntimeError:
-            # The loop is closed: so is the process.
+            # The loop is closed, so the process is shutting down.
             group.end()
 
     def _keep(self, group: BroadcastGroup, members: list[str]) -> None:
@@ -192,16 +201,16 @@ class BroadcastSender:
         self._group = group, members
 
     def _buckets(self, weights: batch_pb2.WeightsId) -> Iterator[Tensor]:
-        """The part's bytes. Each is valid until the next."""
+        """Yield the bytes of the part. Each bucket is valid until the next."""
         bucket = torch.empty(BUCKET_BYTES, dtype=torch.uint8)
         view, filled = bucket.numpy().data, 0
         own = refit_pb2.FetchWeightsRequest(weights=weights, rank=self._publisher.rank)
         for chunk in self._publisher.chunks(own):
             data = memoryview(chunk.data)
             while data:
-                taken = data[: BUCKET_BYTES - filled]
-                view[filled : filled + len(taken)] = taken
-                filled, data = filled + len(taken), data[len(taken) :]
+                head = data[: BUCKET_BYTES - filled]
+                view[filled : filled + len(head)] = head
+                filled, data = filled + len(head), data[len(head) :]
                 if filled == BUCKET_BYTES:
                     yield bucket
                     filled = 0
@@ -210,7 +219,7 @@ class BroadcastSender:
 
 
 def _own(host: str) -> str:
-    """The address to use; empty for a name, of which the machine knows best."""
+    """Return the address to bind to; empty for a host name, which is resolved on this machine."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -220,7 +229,7 @@ def _own(host: str) -> str:
 def broadcast_sender(
     settings: ProcessSettings, publisher: WeightsPublisher, rollout: Rollout
 ) -> BroadcastSender | None:
-    """Of a rank of the trainer, as its job's spec says. None: it broadcasts nothing."""
+    """Return the broadcast sender of a trainer rank, or None when the job's spec uses another transport."""
     address = settings.advertise or settings.listen
     if rollout.refit.transport is not Transport.COLLECTIVE or address is None:
         return None

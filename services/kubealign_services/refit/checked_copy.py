@@ -1,5 +1,6 @@
-"""Bytes copied or narrowed, and their xxh3-64 in the same pass. Who receives them checks them with the
-library: to read them takes as long either way."""
+"""Copies or narrows bytes and computes their xxh3-64 in the same pass. Receivers verify with the library
+instead, because reading alone is not faster this way.
+"""
 
 from typing import Any
 
@@ -29,7 +30,7 @@ _PER_BLOCK = BLOCK // STRIPE
 
 
 def checked_copy(target: Bytes, source: Bytes) -> str:
-    """Copy contiguous bytes to as many others elsewhere. Their xxh3-64, hexadecimal."""
+    """Copy contiguous bytes to a target of equal length; return their xxh3-64, hexadecimal."""
     size = len(source)
     if size <= SHORT or target.ctypes.data % STRIPE:
         np.copyto(target, source)
@@ -42,12 +43,12 @@ def checked_copy(target: Bytes, source: Bytes) -> str:
 
 
 def checked_narrowing(target: Bytes, source: NDArray[np.float32]) -> str:
-    """Write contiguous float32 [n] as bfloat16, 2 n bytes. Their xxh3-64, hexadecimal."""
+    """Write contiguous float32 [n] as bfloat16, 2 n bytes; return the xxh3-64 of the result, hexadecimal."""
     size = len(target)
     if size <= SHORT or target.ctypes.data % STRIPE:
         _narrow(source.view(np.uint32), target.view(np.uint16))
         return str(xxhash.xxh3_64_hexdigest(target.data))
-    # What the last stripe covers is written first: it may reach back into those that are streamed.
+    # The last stripe is written first, because it may overlap the stripes that are streamed.
     last = (size - STRIPE) // 2
     _narrow(source.view(np.uint32)[last:], target.view(np.uint16)[last:])
     lanes = beginning()
@@ -62,8 +63,8 @@ _narrow_block = absorbing(narrowed, _PER_BLOCK, stores=True, mixes=True)
 _narrow_stripe = absorbing(narrowed, 1, stores=True, mixes=False)
 _read_narrowed = absorbing(narrowed, 1, stores=False, mixes=False)
 
-# All stripes but the last, which may be part of one that is there already, are stored; all are in the lanes.
-# Addresses, and the number of bytes that there are in the end.
+# Stores all stripes but the last one, which may overlap stored bytes; the lanes accumulate all stripes.
+# Arguments are addresses; size is the number of target bytes.
 
 
 @compiled_at_once("void(uintp, uintp, uintp, uintp, uintp)")
@@ -73,8 +74,8 @@ def _copy(target: Any, source: Any, size: Any, lanes: Any, keys: Any) -> None:
         _copy_block(target + block * BLOCK, source + block * BLOCK, lanes, keys)
     begun = blocks * BLOCK
     for stripe in range((size - 1 - begun) // STRIPE):
-        place = begun + stripe * STRIPE
-        _copy_stripe(target + place, source + place, lanes, keys + 8 * stripe)
+        offset = begun + stripe * STRIPE
+        _copy_stripe(target + offset, source + offset, lanes, keys + 8 * stripe)
     _read_stripe(source, source + size - STRIPE, lanes, keys + LAST_KEY)
     fence()  # type: ignore[call-arg]
 
@@ -86,18 +87,18 @@ def _narrow_stripes(target: Any, source: Any, size: Any, lanes: Any, keys: Any) 
         _narrow_block(target + block * BLOCK, source + 2 * block * BLOCK, lanes, keys)
     begun = blocks * BLOCK
     for stripe in range((size - 1 - begun) // STRIPE):
-        place = begun + stripe * STRIPE
-        _narrow_stripe(target + place, source + 2 * place, lanes, keys + 8 * stripe)
+        offset = begun + stripe * STRIPE
+        _narrow_stripe(target + offset, source + 2 * offset, lanes, keys + 8 * stripe)
     _read_narrowed(source, source + 2 * (size - STRIPE), lanes, keys + LAST_KEY)
     fence()  # type: ignore[call-arg]
 
 
 @compiled_at_once("void(uint32[::1], uint16[::1])")
 def _narrow(bits: Any, out: Any) -> None:
-    """As `narrowed`, one by one."""
-    for place in range(out.size):
-        whole = bits[place]
-        odd = (whole >> np.uint32(16)) & np.uint32(1)
-        rounded = np.uint32(whole + np.uint32(0x7FFF) + odd) >> np.uint32(16)
-        is_nan = (whole & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-        out[place] = np.uint16(np.uint32(0x7FC0) if is_nan else rounded)
+    """Convert float32 bits to bfloat16 bits, like `narrow_op`, one element at a time."""
+    for index in range(out.size):
+        word = bits[index]
+        odd = (word >> np.uint32(16)) & np.uint32(1)
+        rounded = np.uint32(word + np.uint32(0x7FFF) + odd) >> np.uint32(16)
+        is_nan = (word & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        out[index] = np.uint16(np.uint32(0x7FC0) if is_nan else rounded)

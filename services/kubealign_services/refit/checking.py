@@ -1,4 +1,6 @@
-"""Checking a part's bytes against its manifest, with as many threads as the process computes with."""
+"""Verifies a part's bytes against the checksums of its manifest, with as many threads as the process computes
+with.
+"""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,34 +13,35 @@ from kubealign_services.refit.manifest import CorruptTransfer
 
 
 def verify(snapshot: memoryview, tensors: Sequence[refit_pb2.TensorEntry], source: str) -> None:
-    """Raises CorruptTransfer naming every tensor of the part's bytes whose checksum differs."""
+    """Raise CorruptTransfer, naming every tensor of the part whose checksum differs."""
 
-    def is_corrupt(place: int) -> bool:
-        entry = tensors[place]
+    def is_corrupt(index: int) -> bool:
+        entry = tensors[index]
         data = snapshot[entry.offset_bytes : entry.offset_bytes + entry.size_bytes]
         return bool(xxhash.xxh3_64_hexdigest(data) != entry.checksum)
 
-    def corrupt_of(places: Sequence[int]) -> list[int]:
-        return [place for place in places if is_corrupt(place)]
+    def corrupt_of(indices: Sequence[int]) -> list[int]:
+        return [index for index in indices if is_corrupt(index)]
 
     shares = _shares([entry.size_bytes for entry in tensors], torch.get_num_threads())
     with ThreadPoolExecutor(len(shares), "verify") as threads:
-        found = [place for places in threads.map(corrupt_of, shares) for place in places]
-    if found:
-        corrupt = [tensors[place].name for place in sorted(found)]
-        names = ", ".join(corrupt[:5]) + (", ..." if len(corrupt) > 5 else "")
+        corrupt_indices = [index for indices in threads.map(corrupt_of, shares) for index in indices]
+    if corrupt_indices:
+        corrupt_names = [tensors[index].name for index in sorted(corrupt_indices)]
+        names = ", ".join(corrupt_names[:5]) + (", ..." if len(corrupt_names) > 5 else "")
         raise CorruptTransfer(
-            f"{len(corrupt)} of {len(tensors)} tensors from {source} have the wrong checksum: {names}"
+            f"{len(corrupt_names)} of {len(tensors)} tensors from {source} have the wrong checksum: {names}"
         )
 
 
 def _shares(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """The places of these sizes, dealt out to so many so that all get about as much: the largest first, each
-    to whoever has the least."""
+    """Distribute the indices of these sizes among `count` threads evenly: largest first, each to the thread
+    with the least.
+    """
     shares: list[list[int]] = [[] for _ in range(count)]
     totals = [0] * count
-    for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         least = totals.index(min(totals))
-        shares[least].append(place)
-        totals[least] += sizes[place]
+        shares[least].append(i)
+        totals[least] += sizes[i]
     return shares

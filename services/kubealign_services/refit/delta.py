@@ -1,17 +1,17 @@
-"""What changed between two states of one piece of weights, without loss.
+"""Lossless delta encoding between two states of one weights piece.
 
-Elements are compared as bits, block after block of 65,536. Where they differ, the distance from the change
-before it in the block (less one) and the difference of the bits as integers, zigzag, are stored: most changes
-of a small step are one unit in the last place, so both are small numbers. They lie byte plane by byte plane,
-so that the high planes are zeros, under zstd.
+Elements are compared as bits, in blocks of 65,536. For each change, the distance from the previous change
+in the block (less one) and the zigzag-encoded difference of the bits as integers are stored: most changes
+of a small step are one unit in the last place, so both are small numbers. They are stored byte plane by
+byte plane, so that the high planes are zeros, under zstd.
 
 Layout, little-endian:
 
 | bytes | |
 | --- | --- |
-| 8 | xxh3-64 of all that follows |
-| 1 | 0: changes follow. 1: the new state itself, where too much changed |
-| 4 each | how many changes each block has |
+| 8 | xxh3-64 of all following bytes |
+| 1 | 0: changes follow. 1: the new state itself, when too much changed |
+| 4 each | number of changes of each block |
 | the rest | compressed: the planes of all distances (2), then of all differences (2 or 4) |
 """
 
@@ -30,7 +30,7 @@ _LEVEL = 1
 _CHECKSUM = struct.Struct("<Q")
 _CHANGES, _ITSELF = b"\0", b"\1"
 _HEAD_BYTES = _CHECKSUM.size + 1
-# What the compiled loops compare at once.
+# Number of bytes that the compiled loops compare at once.
 _WORD_BYTES = 8
 
 Numbers = npt.NDArray[Any]
@@ -38,15 +38,18 @@ Buffer = bytes | bytearray | memoryview
 
 
 class BadDelta(ValueError):
-    """The bytes are no delta of a piece of this size."""
+    """The bytes are not a delta of a piece of this size."""
 
 
 def encode(old: Buffer, new: Buffer, itemsize: int) -> bytes:
-    """The changes that make `new` of `old`: two states of as many elements of 2 or 4 bytes. Where more than a
-    quarter of many changed (found out early), or it takes fewer bytes, the new state itself."""
+    """Encode the changes from `old` to `new`: two states of as many elements of 2 or 4 bytes.
+
+    Contains the new state itself when more than a quarter of the elements changed (detected early), or
+    when that is smaller.
+    """
     before, after = _elements(old, itemsize), _elements(new, itemsize)
     if before.size != after.size:
-        raise ValueError(f"{before.size} elements cannot become {after.size}")
+        raise ValueError(f"the old state has {before.size} elements, the new one {after.size}")
     counts = np.zeros(_blocks(before.size), np.uint32)
     planes = np.empty((2 + itemsize, room(before.size)), np.uint8)
     total = COLLECT[itemsize](_words(before), _words(after), before, after, counts, planes)
@@ -62,22 +65,25 @@ def encode(old: Buffer, new: Buffer, itemsize: int) -> bytes:
 
 
 def check(delta: Buffer) -> None:
-    """Raises BadDelta for other bytes than `encode` made, as far as their checksum tells."""
+    """Raise BadDelta when the checksum shows that the bytes are not a result of `encode_delta`."""
     if len(delta) < _HEAD_BYTES:
-        raise BadDelta(f"{len(delta)} bytes are no delta")
+        raise BadDelta(f"{len(delta)} bytes are too few for a delta")
     view = memoryview(delta)
     if xxhash.xxh3_64_intdigest(view[_CHECKSUM.size :]) != _CHECKSUM.unpack(view[: _CHECKSUM.size])[0]:
         raise BadDelta(f"the checksum of {len(delta)} bytes of changes is wrong")
 
 
 def apply(state: memoryview, delta: memoryview, itemsize: int) -> None:
-    """Make the new state of the old one, in place. Raises BadDelta; where the checksum was right and what it
-    is of is not, some may have changed by then."""
+    """Change the old state into the new one, in place.
+
+    Raises BadDelta. When the checksum is right but the contents are invalid, part of the state may have
+    changed by then.
+    """
     check(delta)
     kind, body = bytes(delta[_CHECKSUM.size : _HEAD_BYTES]), delta[_HEAD_BYTES:]
     if kind == _ITSELF:
         if len(body) != len(state):
-            raise BadDelta(f"{len(body)} bytes cannot take the place of {len(state)}")
+            raise BadDelta(f"{len(body)} bytes cannot replace {len(state)}")
         state[:] = body
     elif kind == _CHANGES:
         _change(_elements(state, itemsize), body, itemsize)
@@ -88,7 +94,7 @@ def apply(state: memoryview, delta: memoryview, itemsize: int) -> None:
 def _change(elements: Numbers, body: memoryview, itemsize: int) -> None:
     blocks = _blocks(elements.size)
     if len(body) < 4 * blocks:
-        raise BadDelta(f"{len(body)} bytes are no changes of {elements.size} elements")
+        raise BadDelta(f"{len(body)} bytes are too few for the changes of {elements.size} elements")
     counts = np.frombuffer(body[: 4 * blocks], "<u4").astype(np.uint32)
     if counts.max(initial=0) > BLOCK:
         raise BadDelta(f"a block of {BLOCK} elements has {counts.max()} changes")
@@ -96,20 +102,22 @@ def _change(elements: Numbers, body: memoryview, itemsize: int) -> None:
     if not total:
         return
     planes = _unpacked(body[4 * blocks :], total * (2 + itemsize)).reshape(2 + itemsize, total)
-    beyond = SPREAD[itemsize](elements, counts, planes)
-    if beyond >= 0:
-        raise BadDelta(f"a change of element {beyond}, beyond its block: there are {elements.size}")
+    overrun = SPREAD[itemsize](elements, counts, planes)
+    if overrun >= 0:
+        raise BadDelta(f"a change of element {overrun}, beyond its block: there are {elements.size}")
 
 
-def _sealed(*rest: bytes | memoryview) -> bytes:
+def _sealed(*contents: bytes | memoryview) -> bytes:
     checksum = xxhash.xxh3_64()
-    for some in rest:
-        checksum.update(some)
-    return b"".join((_CHECKSUM.pack(checksum.intdigest()), *rest))
+    for content in contents:
+        checksum.update(content)
+    return b"".join((_CHECKSUM.pack(checksum.intdigest()), *contents))
 
 
 def _elements(state: Buffer, itemsize: int) -> Numbers:
-    """Raises ValueError for a buffer that begins in the middle of a word: a snapshot's pieces do not."""
+    """Return the state as unsigned integers. Raises ValueError for a buffer that is not aligned to 8 bytes; a
+    snapshot's pieces are.
+    """
     elements = np.frombuffer(state, BITS[itemsize])
     if elements.size and elements.ctypes.data % _WORD_BYTES:
         raise ValueError("the state does not begin at a multiple of 8 bytes in memory")
@@ -117,8 +125,8 @@ def _elements(state: Buffer, itemsize: int) -> Numbers:
 
 
 def _words(elements: Numbers) -> Numbers:
-    whole = elements.nbytes // _WORD_BYTES * _WORD_BYTES
-    return elements.view(np.uint8)[:whole].view(np.uint64)
+    word_bytes = elements.nbytes // _WORD_BYTES * _WORD_BYTES
+    return elements.view(np.uint8)[:word_bytes].view(np.uint64)
 
 
 def _blocks(size: int) -> int:
@@ -129,7 +137,7 @@ def _unpacked(data: memoryview, size: int) -> Numbers:
     try:
         plain = pyarrow.Codec(_CODEC, compression_level=_LEVEL).decompress(data, size, asbytes=True)
     except OSError as error:
-        raise BadDelta(f"the changes cannot be unpacked: {error}") from error
+        raise BadDelta(f"the changes cannot be decompressed: {error}") from error
     if len(plain) != size:
         raise BadDelta(f"the changes take {len(plain)} bytes, not {size}")
     return np.frombuffer(plain, np.uint8)

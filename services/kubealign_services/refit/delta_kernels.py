@@ -1,8 +1,7 @@
-"""The loops over the elements of a delta, compiled: where two states differ, and making the new one of the
-old.
+"""Compiled loops over the elements of a delta: collecting the changes between two states, and applying them.
 
-Compiled code checks no bounds. What a caller must have seen to is said here; what only the loop itself can
-see of bytes that came off a wire, a change beyond its block, it finds before it writes there.
+Compiled code checks no bounds. The preconditions are documented below; a change beyond its block, which
+only the loop itself can detect in bytes from the network, is detected before anything is written there.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,21 +14,26 @@ from kubealign_services.compiled import compiled_at_once
 
 #: Elements. A block stays in the cache, and a distance within one takes 16 bits.
 BLOCK = 1 << 16
-#: Where more than one in so many elements changes, there is little to gain and much to compute.
+#: A delta is given up when more than one in this many elements changes: it would be large and slow.
 DENSEST = 4
-# So many more may come first: a piece need not change evenly.
+# Additional changes that are allowed early, because changes may be unevenly distributed.
 _HEAD_START = 4 * BLOCK
 
 Kernel = Callable[..., int]
 
 
 def room(size: int) -> int:
-    """The most changes that are kept of so many elements."""
+    """Return the maximum number of changes that are collected for `size` elements."""
     return size // DENSEST + _HEAD_START
 
 
 def _collector(bits: Any, lanes: int) -> Kernel:
-    """bits: an element's type. lanes: elements in 8 bytes."""
+    """Compile the collect loop.
+
+    Args:
+        bits: An element's type.
+        lanes: Elements in 8 bytes.
+    """
     words = BLOCK // lanes
     is_short = lanes == 4
 
@@ -45,49 +49,50 @@ def _collector(bits: Any, lanes: int) -> Kernel:
     )
     def collect(old_words: Any, new_words: Any, old: Any, new: Any, counts: Any, planes: Any) -> Any:
         differing = np.empty(words + 1, np.uint32)
-        places = np.empty(BLOCK + 1, np.uint32)
-        moves = np.empty(BLOCK + 1, np.uint32)
+        indices = np.empty(BLOCK + 1, np.uint32)
+        differences = np.empty(BLOCK + 1, np.uint32)
         total = int64(0)
         for block in range(counts.size):
             first = block * BLOCK
             size = min(BLOCK, old.size - first)
             whole_words = size // lanes
-            # No branches, which would be foreseen wrongly: the next one writes over what is not kept.
-            found = np.uint64(0)
+            # Branch-free, to avoid mispredictions: an entry that is not kept is overwritten by the next one.
+            differing_count = np.uint64(0)
             for word in range(whole_words):
-                differing[found] = word
-                found += np.uint64(old_words[block * words + word] != new_words[block * words + word])
+                differing[differing_count] = word
+                at = block * words + word
+                differing_count += np.uint64(old_words[at] != new_words[at])
             count = np.uint64(0)
-            for index in range(found):
-                place = differing[index] * np.uint32(lanes)
+            for index in range(differing_count):
+                position = differing[index] * np.uint32(lanes)
                 for _ in range(lanes):
-                    one = np.uint32(old[first + place])
-                    other = np.uint32(new[first + place])
-                    places[count] = place
-                    moves[count] = other - one
-                    count += np.uint64(one != other)
-                    place += np.uint32(1)
+                    before_bits = np.uint32(old[first + position])
+                    after = np.uint32(new[first + position])
+                    indices[count] = position
+                    differences[count] = after - before_bits
+                    count += np.uint64(before_bits != after)
+                    position += np.uint32(1)
             for rest in range(whole_words * lanes, size):
-                one = np.uint32(old[first + rest])
-                other = np.uint32(new[first + rest])
-                places[count] = rest
-                moves[count] = other - one
-                count += np.uint64(one != other)
+                before_bits = np.uint32(old[first + rest])
+                after = np.uint32(new[first + rest])
+                indices[count] = rest
+                differences[count] = after - before_bits
+                count += np.uint64(before_bits != after)
             counts[block] = count
             if total + int64(count) > min(planes.shape[1], (first + size) // DENSEST + _HEAD_START):
                 return -1
             before = np.uint32(0xFFFFFFFF)
             for index in range(count):
-                gap = places[index] - before - np.uint32(1)
-                before = places[index]
+                gap = indices[index] - before - np.uint32(1)
+                before = indices[index]
                 planes[0, total + index] = gap & np.uint32(0xFF)
                 planes[1, total + index] = gap >> np.uint32(8)
             for index in range(count):
                 if is_short:
-                    short = np.int16(moves[index])
+                    short = np.int16(differences[index])
                     zigzag = np.uint32(np.uint16((short << 1) ^ (short >> 15)))
                 else:
-                    long = np.int32(moves[index])
+                    long = np.int32(differences[index])
                     zigzag = np.uint32((long << 1) ^ (long >> 31))
                 planes[2, total + index] = zigzag & np.uint32(0xFF)
                 planes[3, total + index] = (zigzag >> np.uint32(8)) & np.uint32(0xFF)
@@ -102,7 +107,7 @@ def _collector(bits: Any, lanes: int) -> Kernel:
 
 
 def _spreader(bits: Any, lanes: int) -> Kernel:
-    """As `_collector`."""
+    """Compile the apply loop. Arguments as for `_compile_collect`."""
     is_short = lanes == 4
     one = np.uint32(1)
 
@@ -118,17 +123,17 @@ def _spreader(bits: Any, lanes: int) -> Kernel:
         for block in range(counts.size):
             first = block * BLOCK
             size = min(BLOCK, elements.size - first)
-            place = -1
+            position = -1
             for index in range(done, done + int64(counts[block])):
-                place += 1 + int64(planes[0, index]) + (int64(planes[1, index]) << 8)
-                if place >= size:
-                    return first + place
+                position += 1 + int64(planes[0, index]) + (int64(planes[1, index]) << 8)
+                if position >= size:
+                    return first + position
                 zigzag = np.uint32(planes[2, index]) | (np.uint32(planes[3, index]) << np.uint32(8))
                 if not is_short:
                     zigzag |= np.uint32(planes[4, index]) << np.uint32(16)
                     zigzag |= np.uint32(planes[5, index]) << np.uint32(24)
-                move = (zigzag >> one) ^ (np.uint32(0) - (zigzag & one))
-                elements[first + place] += bits(move)
+                difference = (zigzag >> one) ^ (np.uint32(0) - (zigzag & one))
+                elements[first + position] += bits(difference)
             done += int64(counts[block])
         return -1
 
@@ -136,16 +141,16 @@ def _spreader(bits: Any, lanes: int) -> Kernel:
     return kernel
 
 
-#: Bytes of an element -> its bits.
+#: Bytes of an element -> unsigned integer type of its bits.
 BITS: Mapping[int, type[Any]] = {2: np.uint16, 4: np.uint32}
 
-#: Bytes of an element -> collect(old 8 bytes at a time, new likewise, old, new, counts, planes): how many
-#: changes each block has into counts [blocks], their bytes into the first columns of planes
-#: [2 + itemsize, room(size)]; returns how many there are, or -1 where there are more than DENSEST lets. old
-#: and new have the same size; the words are those of their beginning.
+#: Bytes of an element -> collect(old words of 8 bytes, new words, old, new, counts, planes): writes the
+#: number of changes of each block to counts [blocks] and their bytes to the first columns of planes
+#: [2 + itemsize, max_changes(size)]. Returns the total, or -1 when the changes are too dense. old and new
+#: have the same size; the words cover their full words.
 COLLECT: Mapping[int, Kernel] = {2: _collector(uint16, 4), 4: _collector(uint32, 2)}
 
-#: Bytes of an element -> spread(elements, counts, planes): the changes made, in place; returns -1, or the
-#: first place beyond its block, before anything is written there. counts [blocks] are BLOCK at most, and make
-#: as many together as planes [2 + itemsize, changes] has columns.
+#: Bytes of an element -> apply(elements, counts, planes): applies the changes in place. Returns -1, or the
+#: first index beyond its block, before anything is written there. counts [blocks] are at most BLOCK each, and
+#: their sum is the number of columns of planes [2 + itemsize, changes].
 SPREAD: Mapping[int, Kernel] = {2: _spreader(uint16, 4), 4: _spreader(uint32, 2)}

@@ -1,4 +1,6 @@
-"""Bytes of a part that come piece after piece: each is verified when it is whole, and only then handed on."""
+"""Assembles the bytes of a part that arrive in order; each piece is verified when complete and only then
+available to readers.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,8 +15,11 @@ from kubealign_services.rpc.errors import NotFound
 
 @dataclass(frozen=True)
 class Piece:
-    """place: in the part's list. start, end: where its bytes lie. checksum: of them, hexadecimal; None: they
-    are a delta, which holds its own."""
+    """A piece of a part.
+
+    index: in the part's list. start, end: byte range in the buffer. checksum: of the bytes, hexadecimal;
+    None for a delta, which contains its own checksum.
+    """
 
     place: int
     name: str
@@ -24,9 +29,10 @@ class Piece:
 
 
 class Incoming:
-    """Some pieces of a part, in order, in one buffer. Of one event loop.
+    """Selected pieces of a part, in order, in one buffer. Must be used from one event loop.
 
-    done: how many of them, from the first on, are here and verified."""
+    verified_count: number of pieces, from the first, that have arrived and are verified.
+    """
 
     def __init__(self, buffer: memoryview, pieces: Sequence[Piece]) -> None:
         self.buffer = buffer
@@ -42,29 +48,33 @@ class Incoming:
 
     @property
     def whole(self) -> bool:
+        """True when all pieces are verified."""
         return self.done == len(self.pieces)
 
     def arrived(self) -> None:
-        """All pieces have come, and were verified, some other way."""
+        """Mark all pieces as received and verified by other means."""
         self.done = len(self.pieces)
         self._tell()
 
     def restart(self) -> None:
-        """What comes next begins with the first piece that is missing."""
+        """Continue with the first missing piece."""
         self._begin()
 
     def put(self, offset: int, data: bytes, source: str) -> None:
-        """The next bytes. Raises CorruptTransfer for others than those that are missing, and for a piece
-        whose checksum is wrong; it is missing then."""
+        """Store the next bytes.
+
+        Raises CorruptTransfer for bytes other than the next missing ones, and for a piece with a wrong
+        checksum, which then counts as missing.
+        """
         if self.whole:
-            raise CorruptTransfer(f"{source} sent more bytes than were asked for")
+            raise CorruptTransfer(f"{source} sent more bytes than requested")
         end = offset + len(data)
         if end > len(self.buffer):
             raise CorruptTransfer(f"{source} sent bytes up to {end} of a snapshot of {len(self.buffer)}")
-        # Between pieces some may be left out, within one nothing.
+        # Bytes may be skipped between pieces, but not within one.
         start = self.pieces[self.done].start
         if offset != (max(self._upto, start) if offset == start else self._upto):
-            raise CorruptTransfer(f"{source} sent bytes from {offset} on, {self._upto} were the next")
+            raise CorruptTransfer(f"{source} sent bytes from offset {offset}, expected {self._upto}")
         self.buffer[offset:end] = data
         self.received_bytes += len(data)
         self._upto = end
@@ -79,18 +89,20 @@ class Incoming:
             self._finish(piece, source)
 
     def has(self, place: int) -> bool:
+        """Return True when the piece is verified."""
         return self._index.get(place, len(self.pieces)) < self.done
 
     def lacks(self, places: Sequence[int]) -> list[int]:
-        """Those of the places that will never be here."""
+        """Return those indices that are not among the pieces."""
         return [place for place in places if place not in self._index]
 
     def span(self, place: int) -> tuple[int, int]:
+        """Return the byte range of a piece."""
         piece = self.pieces[self._index[place]]
         return piece.start, piece.end
 
     async def news(self, timeout: float) -> None:
-        """Wait for a piece, at most so many seconds. Raises NotFound where no more will come."""
+        """Wait up to `timeout` seconds for the next verified piece. Raises NotFound when none will follow."""
         self.check()
         try:
             async with asyncio.timeout(timeout):
@@ -99,12 +111,12 @@ class Incoming:
             return
 
     def check(self) -> None:
-        """Raises NotFound where the bytes are no longer what they were, or will not come."""
+        """Raise NotFound when the bytes have been invalidated."""
         if self._gone:
             raise NotFound(self._gone)
 
     def gone(self, cause: str) -> None:
-        """Hand out nothing from here on."""
+        """Invalidate the bytes: no reader gets any from now on."""
         self._gone = cause
         self._tell()
 
@@ -117,7 +129,7 @@ class Incoming:
                     f"1 of {len(self.pieces)} tensors from {source} have the wrong checksum: {piece.name}"
                 )
         except BadDelta as error:
-            raise CorruptTransfer(f"the changes of {piece.name} cannot be used: {error}") from error
+            raise CorruptTransfer(f"the delta of {piece.name} is invalid: {error}") from error
         finally:
             self._hash = xxhash.xxh3_64()
         self.done += 1
@@ -130,11 +142,11 @@ class Incoming:
         self._upto = -1 if self.whole else self.pieces[self.done].start
 
     def _skip_empty(self) -> None:
-        """Pieces of no bytes are here."""
+        """Count pieces without bytes as verified."""
         while not self.whole and self.pieces[self.done].start == self.pieces[self.done].end:
             self.done += 1
 
     def _tell(self) -> None:
-        # Whoever waits is woken, whoever waits next waits for the next.
+        # Wake all waiting readers; later ones wait for the next piece.
         self._news.set()
         self._news = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The version before, as a receiver keeps it: what the next one's changes are changes to."""
+"""The previous weights version of a receiver: the base for delta updates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class _KeptPart:
 
 
 class KeptWeights:
-    """Verified parts in this process's own memory: as many bytes as are streamed for one version."""
+    """Verified parts in this process's own memory, as many bytes as are streamed for one version."""
 
     def __init__(self) -> None:
         self._weights: batch_pb2.WeightsId | None = None
@@ -26,30 +26,32 @@ class KeptWeights:
         announcement: refit_pb2.WeightsAnnouncement,
         snapshots: Mapping[int, tuple[memoryview, tuple[int, ...]]],
     ) -> None:
-        """Replace what is kept. snapshots: place of a part -> its bytes, and the places of the pieces that
-        are there."""
+        """Replace the cached weights.
+
+        Args:
+            snapshots: Index of a part -> its bytes, and the indices of the pieces that are present.
+        """
         self._weights = announcement.weights
         self._parts = {
             announcement.parts[part].rank: _KeptPart(
-                list(announcement.parts[part].tensors), frozenset(places), snapshot
+                list(announcement.parts[part].tensors), frozenset(indices), snapshot
             )
-            for part, (snapshot, places) in snapshots.items()
+            for part, (snapshot, indices) in snapshots.items()
         }
 
     def taken(
         self, base: batch_pb2.WeightsId, part: refit_pb2.WeightsPart, places: tuple[int, ...]
     ) -> memoryview | None:
-        """The bytes of these pieces in the state `base`, which are not kept any longer; None: they are not
-        here."""
-        kept = self._parts.get(part.rank)
-        if self._weights != base or kept is None:
+        """Remove and return the bytes of these pieces in the state `base`; None when they are not cached."""
+        cached = self._parts.get(part.rank)
+        if self._weights != base or cached is None:
             return None
-        if not kept.places.issuperset(places) or not alike(kept.tensors, part.tensors):
+        if not cached.places.issuperset(places) or not alike(cached.tensors, part.tensors):
             return None
         del self._parts[part.rank]
-        return kept.snapshot
+        return cached.snapshot
 
     def forget(self) -> None:
-        """Nothing is sure any more, and the memory is free."""
+        """Drop the cached weights and free their memory."""
         self._weights = None
         self._parts = {}

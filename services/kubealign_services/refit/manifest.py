@@ -1,8 +1,7 @@
-"""The layout of snapshots: which bytes are which piece of which tensor, and how to tell that they are the
-right ones. Pure.
+"""Manifest of a weights snapshot: layout of the pieces, and validation of announcements. Pure.
 
-A sender's ranks have a part each. In a part the pieces lie one after another, each starting at a multiple of
-64 bytes, in the order of the manifest. Checksums are xxh3-64 of a piece's bytes; the digest of the weights is
+Each rank of the sender has a part. In a part the pieces are stored in the order of the manifest, each
+starting at a multiple of 64 bytes. Checksums are xxh3-64 of a piece's bytes; the digest of the weights is
 xxh3-128 over the checksums' hexadecimal text, part after part by rank, in order.
 """
 
@@ -19,7 +18,7 @@ from kubealign_services.refit.tiling import Box, overlap, uncovered
 
 ALIGNMENT = 64
 
-#: As safetensors spells them.
+#: Dtypes by their safetensors names.
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -29,23 +28,30 @@ class BadManifest(ValueError):
 
 
 class CorruptTransfer(RuntimeError):
-    """Bytes that came are not those that were announced. Names the tensors."""
+    """Received bytes differ from the announced ones. Names the tensors."""
 
 
 def aligned(offset: int) -> int:
-    """The next multiple of ALIGNMENT."""
+    """Round up to a multiple of ALIGNMENT."""
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
 def dtype_name(name: str, dtype: torch.dtype) -> str:
-    """Raises ValueError for what is never broadcast as it is: integers, say. name: of the tensor."""
+    """Return the manifest's name of a dtype.
+
+    Args:
+        name: Name of the tensor.
+
+    Raises:
+        ValueError: The dtype is not allowed for weights, such as integers.
+    """
     if dtype not in _NAMES:
         raise ValueError(f"{name} has dtype {dtype}; weights are broadcast as {', '.join(DTYPES)}")
     return _NAMES[dtype]
 
 
 def weights_digest(parts: Iterable[refit_pb2.WeightsPart]) -> str:
-    """xxh3-128 over the checksums in order, hexadecimal."""
+    """Return the xxh3-128 over the checksums in order, hexadecimal."""
     digest = xxhash.xxh3_128()
     for entry in chain.from_iterable(part.tensors for part in parts):
         digest.update(entry.checksum.encode())
@@ -53,23 +59,23 @@ def weights_digest(parts: Iterable[refit_pb2.WeightsPart]) -> str:
 
 
 def identity(weights: batch_pb2.WeightsId) -> str:
-    """How a person would name them."""
+    """Return a readable name of the weights."""
     return f"version {weights.version} (fence {weights.fence}, digest {weights.digest[:12]})"
 
 
 def box_of(entry: refit_pb2.TensorEntry) -> Box:
-    """Where the piece lies in its tensor."""
+    """Return the position of the piece in its tensor."""
     shape = tuple(entry.shape)
     return Box(tuple(entry.start), shape) if entry.start else Box.whole(shape)
 
 
 def whole_shape(entry: refit_pb2.TensorEntry) -> tuple[int, ...]:
-    """Of the tensor that the piece is of."""
+    """Return the shape of the full tensor that the piece belongs to."""
     return tuple(entry.whole_shape) or tuple(entry.shape)
 
 
 def check_announcement(announcement: refit_pb2.WeightsAnnouncement) -> None:
-    """Raises BadManifest when sizes, offsets, dtypes, pieces or the digest do not fit one another."""
+    """Raise BadManifest when sizes, offsets, dtypes, pieces or the digest are inconsistent."""
     pieces: dict[str, list[tuple[int, refit_pb2.TensorEntry]]] = {}
     ranks = [part.rank for part in announcement.parts]
     if ranks != sorted(set(ranks)):
@@ -83,11 +89,12 @@ def check_announcement(announcement: refit_pb2.WeightsAnnouncement) -> None:
         raise BadManifest(
             f"size_bytes is {announcement.size_bytes}; its {len(pieces)} tensors take {size} bytes"
         )
-    for name, held in pieces.items():
-        _check_tensor(name, held)
+    for name, tensor_pieces in pieces.items():
+        _check_tensor(name, tensor_pieces)
     digest = weights_digest(announcement.parts)
     if digest != announcement.weights.digest:
-        raise BadManifest(f"the checksums have digest {digest}, announced was {announcement.weights.digest}")
+        announced = announcement.weights.digest
+        raise BadManifest(f"the checksums have digest {digest}, the announced digest is {announced}")
 
 
 def _check_part(part: refit_pb2.WeightsPart) -> None:
@@ -117,39 +124,40 @@ def _check_part(part: refit_pb2.WeightsPart) -> None:
 
 
 def _check_tensor(name: str, held: Sequence[tuple[int, refit_pb2.TensorEntry]]) -> None:
-    """The pieces are of one tensor, and together the whole of it, once."""
+    """Check that the pieces cover one tensor completely and without overlap."""
     first = held[0][1]
     if len(held) == 1 and not first.start and not first.whole_shape:
         return
-    whole = Box.whole(whole_shape(first))
+    full = Box.whole(whole_shape(first))
     for rank, entry in held:
         if entry.dtype != first.dtype:
             raise BadManifest(f"{name}: dtype is {first.dtype} at rank {held[0][0]}, {entry.dtype} at {rank}")
-        if whole_shape(entry) != whole.shape:
+        if whole_shape(entry) != full.shape:
             raise BadManifest(
-                f"{name}: whole_shape is {list(whole.shape)} at rank {held[0][0]}, "
+                f"{name}: whole_shape is {list(full.shape)} at rank {held[0][0]}, "
                 f"{list(whole_shape(entry))} at {rank}"
             )
         dimensions = len(entry.start) or len(entry.shape)
-        if not dimensions == len(entry.shape) == len(whole.shape):
+        if not dimensions == len(entry.shape) == len(full.shape):
             raise BadManifest(f"{name}: start, shape and whole_shape of rank {rank} differ in dimensions")
-        if any(end > size for end, size in zip(box_of(entry).end, whole.shape, strict=True)):
+        if any(end > size for end, size in zip(box_of(entry).end, full.shape, strict=True)):
             raise BadManifest(
-                f"{name}: {box_of(entry)} of rank {rank} reaches beyond the shape {list(whole.shape)}"
+                f"{name}: {box_of(entry)} of rank {rank} reaches beyond the shape {list(full.shape)}"
             )
     boxes = [box_of(entry) for _, entry in held]
     pair = overlap(boxes)
     if pair is not None:
-        one, other = pair
+        first_index, second_index = pair
         raise BadManifest(
-            f"{name}: {boxes[one]} of rank {held[one][0]} and {boxes[other]} of rank {held[other][0]} overlap"
+            f"{name}: {boxes[first_index]} of rank {held[first_index][0]} and "
+            f"{boxes[second_index]} of rank {held[second_index][0]} overlap"
         )
-    if sum(box.size for box in boxes) != whole.size:
-        raise BadManifest(f"{name}: {uncovered(whole, boxes)} of {list(whole.shape)} is in no part")
+    if sum(box.size for box in boxes) != full.size:
+        raise BadManifest(f"{name}: {uncovered(full, boxes)} of {list(full.shape)} is in no part")
 
 
 def piece_view(snapshot: memoryview, entry: refit_pb2.TensorEntry) -> Tensor:
-    """The piece, without a copy: valid as long as the part's bytes are."""
+    """Return the piece as a view: valid as long as the part's bytes are."""
     dtype = DTYPES[entry.dtype]
     shape = tuple(entry.shape)
     if entry.size_bytes == 0:

@@ -1,5 +1,6 @@
-"""One part of the announced weights, from whoever of its sources can be reached: mapped, streamed, or made of
-the changes to the version before."""
+"""Fetches one part of the announced weights from its first reachable source: mapped, streamed, broadcast, or
+reconstructed from a delta.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -28,17 +29,18 @@ COLLECTIVE = "collective"
 
 
 class DisprovenTransfer(CorruptTransfer):
-    """What was handed out ahead of its checksums is not what was sent."""
+    """Bytes that were handed out before verification turned out to be corrupt."""
 
 
 @dataclass
 class Held:
     """Bytes of a part's pieces, at their offsets in the manifest.
 
-    owned: in this process's own memory, so that they may be kept. lasts: nobody else writes to them as long
-    as there is a view of them. confirm: raises SnapshotGone when what was copied from the bytes until now may
-    not be whole. proof: where they are still being checked: done when they are verified, or with
-    DisprovenTransfer; None: they are."""
+    is_owned: in this process's own memory, so that they may be cached. lasts: no other process writes to
+    the bytes as long as a view exists. check_valid: raises SnapshotGone when bytes copied until now may be
+    incomplete. verification: completes when the bytes are verified, or fails with VerificationFailed; None
+    when they are verified already.
+    """
 
     snapshot: memoryview
     transport: str
@@ -51,16 +53,20 @@ class Held:
     proof: asyncio.Future[None] | None = None
 
     def release(self) -> None:
-        """Be done with them. Views go on holding what they need, and nothing else does."""
+        """Release the bytes. Existing views keep the memory that they need."""
         self.snapshot = memoryview(b"")
         self.close()
 
 
 @dataclass(frozen=True)
 class PartRequest:
-    """Some pieces of a part. places: in the part's list, ascending. base: this process's own bytes of the
-    same pieces in the state that the part's deltas are changes to; None: there are none. They are used up.
-    ahead: what is mapped is wanted before it is verified, where nobody can change it any more."""
+    """Request for some pieces of a part.
+
+    indices: in the part's list, ascending. base: this process's own bytes of the same pieces in the state
+    that the part's deltas are relative to; overwritten by the fetch; None when there are none.
+    before_verification: hand out a mapped snapshot before it is verified, where no other process can
+    change it any more.
+    """
 
     weights: batch_pb2.WeightsId
     part: refit_pb2.WeightsPart
@@ -74,33 +80,38 @@ class PartRequest:
 
     def wire(self, delta: bool) -> refit_pb2.FetchWeightsRequest:
         is_whole = len(self.places) == len(self.part.tensors)
-        places = [] if is_whole else self.places
+        indices = [] if is_whole else self.places
         return refit_pb2.FetchWeightsRequest(
-            weights=self.weights, tensors=places, delta=delta, rank=self.part.rank
+            weights=self.weights, tensors=indices, delta=delta, rank=self.part.rank
         )
 
     def pieces(self) -> list[Piece]:
-        """Where their bytes lie in the part."""
+        """Return the pieces with their byte ranges in the part."""
         return [
             Piece(
-                place, entry.name, entry.offset_bytes, entry.offset_bytes + entry.size_bytes, entry.checksum
+                index, entry.name, entry.offset_bytes, entry.offset_bytes + entry.size_bytes, entry.checksum
             )
-            for place, entry in zip(self.places, self.tensors, strict=True)
+            for index, entry in zip(self.places, self.tensors, strict=True)
         ]
 
     def changes(self) -> list[Piece]:
-        """Where their changes lie in the part's."""
+        """Return the deltas of the pieces with their byte ranges among the part's deltas."""
         sizes = self.part.delta_sizes
         ends = list(accumulate(sizes))
         return [
-            Piece(place, entry.name, ends[place] - sizes[place], ends[place], None)
-            for place, entry in zip(self.places, self.tensors, strict=True)
+            Piece(index, entry.name, ends[index] - sizes[index], ends[index], None)
+            for index, entry in zip(self.places, self.tensors, strict=True)
         ]
 
 
 class PartFetcher:
-    """Fetches parts. directory: this process's view of the job's shared memory. streams: how this process
-    streams. broadcasts: how it takes part in broadcasts; None: it does not."""
+    """Fetches parts.
+
+    Args:
+        directory: This process's view of the job's shared memory.
+        streams: Streams of this process.
+        broadcasts: Broadcast receiver; None when the process does not take part in broadcasts.
+    """
 
     def __init__(
         self, directory: Path, streams: PartStreams, broadcasts: BroadcastReceiver | None = None
@@ -111,25 +122,29 @@ class PartFetcher:
         self._maps = SnapshotMaps()
 
     async def fetch(self, request: PartRequest) -> Held:
-        """After a source that fails or corrupts, the next one is tried, or the only one once more. Raises
-        what the last source did, with all causes: CorruptTransfer, SnapshotGone (NotFound), Unreachable."""
+        """Fetch the part, trying the next source, or the only one once more, after a failed or corrupt
+        transfer.
+
+        Raises the error of the last source, with all causes: CorruptTransfer, SnapshotGone (NotFound),
+        Unreachable.
+        """
         sources = [source for source in request.part.sources if self._reaches(source)]
         if not sources:
             raise Unreachable(
-                f"weights {identity(request.weights)} have no source that can be reached from here: "
+                f"weights {identity(request.weights)} have no source that is reachable from this process: "
                 f"{', '.join(map(_name, request.part.sources)) or 'none was announced'}"
             )
         causes: list[str] = []
-        # What fails is tried once more where it is the only one; streams see to that themselves.
+        # The only source is tried twice; streams retry by themselves.
         is_only = len(sources) == 1
-        ways = [partial(self._from, source, request, 1 + is_only) for source in sources]
+        attempts = [partial(self._from, source, request, 1 + is_only) for source in sources]
         if is_only and sources[0].HasField("shared_memory"):
-            ways *= 2
+            attempts *= 2
         if request.base is not None and request.part.delta_sizes and sources[0].HasField("stream"):
-            ways = [partial(self._changed, sources[0].stream.address, request), *ways]
-        for way in ways:
+            attempts = [partial(self._changed, sources[0].stream.address, request), *attempts]
+        for attempt in attempts:
             try:
-                return await way()
+                return await attempt()
             except (CorruptTransfer, NotFound, Unreachable) as error:
                 causes.append(str(error))
                 last = error
@@ -145,7 +160,8 @@ class PartFetcher:
             return await self._map(source.shared_memory.name, request)
         if source.HasField("collective"):
             return await self._broadcast(source.collective.address, request)
-        # Memory of torch's own, so that views of it keep it alive; what is not asked for is never touched.
+        # Allocated by torch, so that views keep the memory alive; pages of pieces that were not requested are
+        # never touched.
         snapshot: memoryview = torch.empty(request.part.size_bytes, dtype=torch.uint8).numpy().data
         incoming = Incoming(snapshot, request.pieces())
         await self._filled(source.stream.address, request, incoming, False, tries)
@@ -159,20 +175,20 @@ class PartFetcher:
         return _own(snapshot, COLLECTIVE, size)
 
     async def _changed(self, address: str, request: PartRequest) -> Held:
-        """The base, made into the weights in place."""
+        """Apply the deltas to the base, in place."""
         base, relay = request.base, self._streams.relay
         assert base is not None
         changes = Incoming(memoryview(bytearray(sum(request.part.delta_sizes))), request.changes())
         weights = Incoming(base, request.pieces())
         if relay is not None:
-            relay.forget(base, "the changes of the next weights are made to them")
+            relay.forget(base, "they are being updated to the next version")
             relay.offer(request.weights, request.part.rank, False, weights)
         try:
             await self._filled(address, request, changes, True, tries=1)
             await asyncio.to_thread(_apply, request, changes.buffer)
         except BaseException as error:
             if relay is not None:
-                relay.forget(base, f"they did not come: {error or type(error).__name__}")
+                relay.forget(base, f"the transfer failed: {error or type(error).__name__}")
             raise
         weights.arrived()
         return _own(base, STREAM, changes.received_bytes, is_delta=True)
@@ -180,7 +196,7 @@ class PartFetcher:
     async def _filled(
         self, address: str, request: PartRequest, incoming: Incoming, delta: bool, tries: int
     ) -> None:
-        """What comes is handed on at once, where this process hands on."""
+        """Fill the assembler, and relay the bytes as they arrive if this process relays."""
         relay = self._streams.relay
         if relay is not None:
             relay.offer(request.weights, request.part.rank, delta, incoming)
@@ -188,7 +204,7 @@ class PartFetcher:
             await self._streams.fill(address, request.wire(delta), incoming, tries)
         except BaseException as error:
             if relay is not None:
-                relay.forget(incoming.buffer, f"they did not come: {error or type(error).__name__}")
+                relay.forget(incoming.buffer, f"the transfer failed: {error or type(error).__name__}")
             raise
 
     async def _map(self, name: str, request: PartRequest) -> Held:
@@ -223,10 +239,10 @@ class PartFetcher:
             try:
                 verify(snapshot, request.tensors, "shared memory")
             finally:
-                # Overwritten in the meantime is not corrupt: it is gone, and says so.
+                # A snapshot that was overwritten in the meantime is reported as gone, not as corrupt.
                 confirm()
         except BaseException:
-            # Perhaps it is the map that is wrong: one of its pages written to by mistake.
+            # The map itself may be damaged by an accidental write to one of its pages.
             self._maps.forget()
             raise
 
@@ -252,25 +268,25 @@ def _own(snapshot: memoryview, transport: str, received: int, is_delta: bool = F
 
 
 def _apply(request: PartRequest, changes: memoryview) -> None:
-    """With as many threads as the process computes with. Raises CorruptTransfer."""
+    """Apply the deltas with as many threads as the process computes with. Raises CorruptTransfer."""
     base = request.base
     assert base is not None
 
-    def make(entry: refit_pb2.TensorEntry, delta: Piece) -> None:
+    def apply_to_piece(entry: refit_pb2.TensorEntry, delta: Piece) -> None:
         piece = base[entry.offset_bytes : entry.offset_bytes + entry.size_bytes]
         try:
             apply(piece, changes[delta.start : delta.end], DTYPES[entry.dtype].itemsize)
         except BadDelta as error:
-            raise CorruptTransfer(f"the changes of {entry.name} cannot be used: {error}") from error
+            raise CorruptTransfer(f"the delta of {entry.name} is invalid: {error}") from error
 
     with ThreadPoolExecutor(torch.get_num_threads(), "changes") as threads:
-        for _ in threads.map(make, request.tensors, request.changes()):
+        for _ in threads.map(apply_to_piece, request.tensors, request.changes()):
             pass
     verify(base, request.tensors, "the changes")
 
 
 def _own_memory() -> None:
-    """Nobody else changes it, and it goes with the last view."""
+    """Do nothing: own memory is never overwritten by other processes, and is freed with the last view."""
 
 
 def _name(source: refit_pb2.WeightsSource) -> str:

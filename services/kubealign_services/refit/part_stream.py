@@ -1,5 +1,6 @@
-"""Streaming pieces of a part: from its sender, or from whom the sender names, and from another when that one
-fails."""
+"""Streams pieces of a part from its sender, or from the relay that the sender names, and from another one
+when that fails.
+"""
 
 import asyncio
 import logging
@@ -16,14 +17,17 @@ from kubealign_services.rpc.errors import NotFound, Unreachable
 
 log = logging.getLogger(__name__)
 
-# A receiver that hands on says within two seconds that it is there.
+# A relay sends a keepalive chunk every two seconds.
 _SILENT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class PartStreams:
-    """How this process streams. timeout: seconds for one stream. asker: unique to the process; empty: it
-    streams from senders alone. relay: what it hands on to others; None: nothing."""
+    """Streams of this process.
+
+    timeout: seconds for one stream. asker: unique to the process; empty to stream from senders only.
+    relay: serves received pieces to other receivers; None to serve nothing.
+    """
 
     open_stream: OpenStream
     timeout: float
@@ -33,35 +37,42 @@ class PartStreams:
     async def fill(
         self, sender: str, request: refit_pb2.FetchWeightsRequest, incoming: Incoming, tries: int
     ) -> None:
-        """Get what is missing. sender: host:port of the rank that has the part. tries: how often it is asked
-        when it fails. A receiver that fails is left for what the sender says next.
+        """Fetch the missing pieces.
 
-        Raises what the sender did last, with all causes: CorruptTransfer, NotFound, Unreachable."""
-        lost: list[str] = []
+        A relay that fails is replaced by the source that the sender names next.
+
+        Args:
+            sender: host:port of the rank that has the part.
+            tries: Attempts at the sender.
+
+        Raises:
+            CorruptTransfer, NotFound, Unreachable: The last error of the sender, with all causes.
+        """
+        failed_relays: list[str] = []
         causes: list[str] = []
         source = sender
         while not incoming.whole:
-            asked = refit_pb2.FetchWeightsRequest()
-            asked.CopyFrom(request)
-            asked.asker, asked.skip = self.asker, incoming.done
-            asked.address = "" if self.relay is None else self.relay.address
-            asked.lost.extend(lost)
+            attempt = refit_pb2.FetchWeightsRequest()
+            attempt.CopyFrom(request)
+            attempt.asker, attempt.skip = self.asker, incoming.done
+            attempt.address = "" if self.relay is None else self.relay.address
+            attempt.lost.extend(failed_relays)
             try:
-                source = await self._from(source, sender, asked, incoming)
+                source = await self._from(source, sender, attempt, incoming)
             except (CorruptTransfer, NotFound, Unreachable) as error:
                 if source == sender:
                     causes.append(str(error))
                     if len(causes) == tries:
                         raise type(error)("; then ".join(dict.fromkeys(causes))) from error
                     continue
-                log.warning("weights were not handed on", extra={"source": source, "cause": str(error)})
-                lost.append(source)
+                log.warning("a weights relay failed", extra={"source": source, "cause": str(error)})
+                failed_relays.append(source)
                 source = sender
 
     async def _from(
         self, source: str, sender: str, asked: refit_pb2.FetchWeightsRequest, incoming: Incoming
     ) -> str:
-        """Take what the source sends. Returns whom to ask next."""
+        """Receive from one source. Returns the source to use next."""
         incoming.restart()
         silent = None if source == sender else min(_SILENT_SECONDS, self.timeout / 4)
         before = incoming.received_bytes
@@ -69,23 +80,24 @@ class PartStreams:
             while (chunk := await _next(chunks, source, silent)) is not None:
                 if chunk.instead:
                     if source != sender:
-                        raise CorruptTransfer(f"{source} hands on and does not have it itself")
+                        raise CorruptTransfer(f"{source} is a relay and redirected the request")
                     return chunk.instead
                 if chunk.data:
                     incoming.put(chunk.offset_bytes, chunk.data, source)
         if not incoming.whole:
-            came = incoming.received_bytes - before
+            received = incoming.received_bytes - before
             missing = len(incoming.pieces) - incoming.done
-            raise CorruptTransfer(f"{source} sent {came} bytes and ended; {missing} pieces are missing")
+            raise CorruptTransfer(f"{source} sent {received} bytes and ended; {missing} pieces are missing")
         return source
 
 
 async def _next(
     chunks: AsyncGenerator[refit_pb2.WeightsChunk], source: str, silent: float | None
 ) -> refit_pb2.WeightsChunk | None:
-    """None: that was all. Raises Unreachable after so many seconds without a word."""
+    """Return the next chunk, or None at the end. Raises Unreachable after `silent` seconds without a message.
+    """
     try:
         async with asyncio.timeout(silent):
             return await anext(chunks, None)
     except TimeoutError:
-        raise Unreachable(f"{source} said nothing for {silent:g} s") from None
+        raise Unreachable(f"{source} sent nothing for {silent:g} s") from None

@@ -1,9 +1,9 @@
-"""Copying pieces of weights into a snapshot: converted, checksummed and stored in one pass over the bytes, by
+"""Copies pieces of weights into a snapshot: conversion, checksum and store in one pass over the bytes, with
 as many threads as the process computes with.
 
-The usual ones, as they are or float32 as bfloat16, are compiled (`checked_copy`). What is converted
-otherwise, or goes into a file that still has to grow, goes a stretch at a time, which stays in the cache
-between the steps.
+The common cases, a plain copy and float32 to bfloat16, are compiled (`copy_with_checksum`). Other
+conversions, and files that still have to grow, are processed in chunks, which stay in the cache between
+the steps.
 """
 
 import threading
@@ -22,35 +22,37 @@ from torch import Tensor
 from kubealign.v1 import refit_pb2
 from kubealign_services.refit.checked_copy import Bytes, checked_copy, checked_narrowing
 
-#: (offset of the first within the piece, count) -> bytes, which are good until the next are asked for
+#: (offset within the piece, count) -> bytes, which are valid until the next call
 Stretches = Callable[[int, int], Bytes]
 
 _STRETCH_BYTES = 1 << 19
-# Handed from thread to thread at once: to do that takes as long as to copy half a MiB.
+# Bytes of a batch for one thread: a handover takes as long as copying half a MiB.
 _HANDFUL_BYTES = 1 << 24
-# Below what torch hands to its own threads: these are threads already. A multiple of 64.
+# Fewer than torch's threshold for its own threads, as this code runs in threads already. A multiple of 64.
 _CONVERTED_ELEMENTS = 32704
 
 
 class Target(Protocol):
-    """Where a snapshot's bytes go."""
+    """Destination of a snapshot's bytes."""
 
     def mapped(self, offset: int, count: int) -> Bytes | None:
-        """The bytes themselves, to be written in place; None: they have to be `put`."""
+        """Return the bytes at this range, to be written in place; None when they have to be written with
+        `write_at`.
+        """
 
     def put(self, data: memoryview, offset: int) -> None:
-        """Write bytes. Raises OSError when there is no room."""
+        """Write bytes at an offset. Raises OSError when the disk is full."""
 
 
 def copied(source: Tensor, dtype: torch.dtype, target: Target, offset: int) -> str:
-    """Write a tensor in this precision at an offset. Its checksum: xxh3-64, hexadecimal. Raises OSError."""
+    """Write a tensor in this dtype at an offset; return its xxh3-64, hexadecimal. Raises OSError."""
     flat = _flat(source, dtype)
     size = flat.numel() * dtype.itemsize
-    whole = target.mapped(offset, size)
-    if whole is not None and flat.dtype == dtype:
-        return checked_copy(whole, _bytes(flat))
-    if whole is not None and (flat.dtype, dtype) == (torch.float32, torch.bfloat16):
-        return checked_narrowing(whole, flat.numpy())
+    mapped_target = target.mapped(offset, size)
+    if mapped_target is not None and flat.dtype == dtype:
+        return checked_copy(mapped_target, _bytes(flat))
+    if mapped_target is not None and (flat.dtype, dtype) == (torch.float32, torch.bfloat16):
+        return checked_narrowing(mapped_target, flat.numpy())
     stretches = _stretches(flat, dtype)
     checksum = xxhash.xxh3_64()
     for start in range(0, size, _STRETCH_BYTES):
@@ -66,14 +68,14 @@ def copied(source: Tensor, dtype: torch.dtype, target: Target, offset: int) -> s
 
 
 def _flat(source: Tensor, dtype: torch.dtype) -> Tensor:
-    """Its elements one after another, on the CPU."""
+    """Return the elements as a contiguous 1-D tensor on the CPU."""
     tensor = source.detach()
     if tensor.device.type != "cpu":
-        # Converted there: half as much has to travel.
+        # Converted on the device: half as many bytes are transferred.
         tensor = tensor.to(dtype).cpu()
     flat = tensor.contiguous().reshape(-1)
     if flat.stride() != (1,):
-        # A single element counts as contiguous whatever its stride is.
+        # A single element counts as contiguous whatever its stride.
         flat = flat.clone(memory_format=torch.contiguous_format)
     return flat
 
@@ -112,11 +114,15 @@ class _Piece:
 
 
 class PieceCopies:
-    """Copies under way. Each fills in its entry's checksum."""
+    """Copies in progress. Each fills in its entry's checksum."""
 
     def __init__(self, threads: ThreadPoolExecutor | None, most: int) -> None:
-        """threads: None: each copy is made when it begins. most: handfuls that are under way at once, so that
-        pieces made for this do not pile up."""
+        """Create the copier.
+
+        Args:
+            threads: None to make each copy synchronously.
+            max_batches: Maximum number of batches in progress, so that temporary pieces do not pile up.
+        """
         self._threads = threads
         self._room = threading.Semaphore(most)
         self._handful: list[_Piece] = []
@@ -124,7 +130,9 @@ class PieceCopies:
         self._pending: deque[Future[None]] = deque()
 
     def begin(self, entry: refit_pb2.TensorEntry, source: Tensor, dtype: torch.dtype, target: Target) -> None:
-        """Wait until there is room for one more. Raises what an earlier copy raised, or this one."""
+        """Submit a copy, after waiting for a free slot. Raises the exception of an earlier copy, or of this
+        one.
+        """
         piece = _Piece(entry, source, dtype, target)
         if self._threads is None:
             piece.copy()
@@ -135,7 +143,7 @@ class PieceCopies:
             self._hand_over(self._threads)
 
     def finish(self) -> None:
-        """Wait for all. Raises what one of them raised."""
+        """Wait for all copies. Raises the exception of one of them."""
         if self._threads is not None and self._handful:
             self._hand_over(self._threads)
         while self._pending:
@@ -143,7 +151,7 @@ class PieceCopies:
 
     def _hand_over(self, threads: ThreadPoolExecutor) -> None:
         handful, self._handful, self._handful_bytes = self._handful, [], 0
-        # A large piece in one thread keeps none of the others waiting: whichever ends makes room.
+        # A semaphore, so that a large piece in one thread does not block the others.
         self._room.acquire()
         copies = threads.submit(_copy_all, handful)
         copies.add_done_callback(lambda _: self._room.release())
@@ -159,7 +167,7 @@ def _copy_all(pieces: list[_Piece]) -> None:
 
 @contextmanager
 def piece_copies() -> Iterator[PieceCopies]:
-    """All copies have ended when the block has, however it ends."""
+    """Yield a copier whose copies have all ended when the block ends, however it ends."""
     count = torch.get_num_threads()
     if count == 1:
         yield PieceCopies(None, 0)

@@ -1,4 +1,4 @@
-"""The sender: a rank's two snapshot files, written in turn, and what is told of them."""
+"""Sender of weights: writes each version to one of a rank's two snapshot files, in turn, and serves it."""
 
 import secrets
 from collections.abc import Iterable, Iterator
@@ -22,12 +22,14 @@ CHUNK_BYTES = 2 << 20
 
 
 class PublishFailed(StorageFull):
-    """The snapshot could not be written. The one before it is still served."""
+    """The snapshot could not be written. The previous one is still served."""
 
 
 @dataclass
 class _Slot:
-    """weights: None until the part is sealed. changes: a file for the part's deltas, where there are any."""
+    """A snapshot file. weights: None until the part is sealed. deltas: file of the part's deltas, if the rank
+    makes any.
+    """
 
     file: SnapshotFile
     changes: SnapshotFile | None
@@ -36,12 +38,17 @@ class _Slot:
 
 
 class WeightsPublisher:
-    """Serves one rank's parts of the two newest weights from `directory`, a folder of the job's own on a
-    memory file system. There is room for a third where receivers compute with weights that are neither.
+    """Serves one rank's parts of the two newest weights from `directory`, a folder of the job on a memory
+    file system. The file system must have room for a third snapshot, used while receivers compute with
+    weights that are neither.
 
-    address: host:port of this process's FetchWeights, for receivers elsewhere; None: it has none. rank: of
-    this process; ranks of one machine share the folder. `write` may run in one thread while `chunks` is read
-    in another. Whatever an earlier publisher of this rank left in the folder is removed.
+    `write` may run in one thread while `chunks` is read in another. Files of an earlier publisher of this
+    rank are removed.
+
+    Args:
+        address: host:port of this process's FetchWeights, for receivers on other machines; None without
+            one.
+        rank: Rank of this process; ranks of one machine share the folder.
     """
 
     def __init__(
@@ -62,7 +69,7 @@ class WeightsPublisher:
             stale.unlink(missing_ok=True)
         self._prefix = directory / f"weights-{rank}-{secrets.token_hex(8)}"
         self._files = 0
-        # Deltas are for streams.
+        # Deltas are only used by streams.
         has_changes = encoding is Encoding.DELTA and transport in (Transport.AUTO, Transport.STREAM)
         self._slots = [
             _Slot(self._new_file(), self._new_file("-changes") if has_changes else None) for _ in range(2)
@@ -75,26 +82,31 @@ class WeightsPublisher:
 
     @property
     def base(self) -> batch_pb2.WeightsId | None:
-        """What the deltas of the next part will be changes to: the newest weights sealed."""
+        """Weights that the deltas of the next part will be relative to: the newest sealed ones."""
         return self._slots[1 - self._next].weights
 
     def write(self, slices: Iterable[WeightSlice], *, changes: bool = True) -> refit_pb2.WeightsPart:
-        """Copy this rank's pieces, which may change as soon as this returns; served once `seal` has said
-        whose part they are, until the next part but one is written. changes: with deltas, if there are any to
-        be had.
+        """Copy this rank's pieces, which may change as soon as this returns.
 
-        The slices are always taken to the last, since making them may be collective. Raises PublishFailed
-        when there is no room; ValueError for weights that cannot be broadcast.
+        The part is served after `seal`, until the next part but one is written. The slices are always
+        consumed completely, because producing them may be a collective operation.
+
+        Args:
+            with_deltas: Also write deltas, when possible.
+
+        Raises:
+            PublishFailed: The disk is full.
+            ValueError: The weights have an unsupported dtype or a duplicate piece.
         """
         slot = self._slots[self._next]
         slot.weights = slot.part = None
         pieces = iter(slices)
         try:
             if not slot.file.claim():
-                # Somebody computes with what is in it. Its memory is freed when the last of them is done.
+                # A receiver still uses the snapshot. Its memory is freed when the last one is done.
                 claimed = self._new_file()
                 claimed.claim()
-                # Not closed: it may be streamed from, by somebody who will be told that it is gone.
+                # Not closed: a stream may still read from it, and will be told that the snapshot is gone.
                 slot.file.remove()
                 slot.file = claimed
             entries = slot.file.write(pieces)
@@ -114,7 +126,7 @@ class WeightsPublisher:
         return slot.part
 
     def seal(self, weights: batch_pb2.WeightsId) -> None:
-        """Serve the part that was written last, as these weights'."""
+        """Serve the last written part as part of these weights."""
         slot = self._slots[self._next]
         if slot.part is None:
             raise RuntimeError(f"nothing was written that could be sealed as {identity(weights)}")
@@ -131,8 +143,9 @@ class WeightsPublisher:
         canary: refit_pb2.Canary,
         adapter: refit_pb2.AdapterEncoding | None = None,
     ) -> refit_pb2.WeightsAnnouncement:
-        """Write, announce and seal in one, for a sender of one rank: whole tensors by name. Raises as `write`
-        does."""
+        """Write, announce and seal, for a sender of one rank with full tensors by name. Raises the exceptions
+        of `write`.
+        """
         base = self.base
         part = self.write(
             (WeightSlice.whole(name, tensor) for name, tensor in tensors), changes=adapter is None
@@ -144,44 +157,45 @@ class WeightsPublisher:
         return announcement
 
     def check_served(self, weights: batch_pb2.WeightsId) -> None:
-        """Raises SnapshotGone when these weights are not served, or no longer."""
+        """Raise SnapshotGone when these weights are not served, or no longer."""
         self._serving(weights)
 
     def chunks(self, request: refit_pb2.FetchWeightsRequest) -> Iterator[refit_pb2.WeightsChunk]:
-        """The bytes of the pieces named (all, if none is) less those that are skipped, or of their changes,
-        CHUNK_BYTES at most in each.
+        """Yield the bytes of the requested pieces (all, if none is named) after the skipped ones, or of their
+        deltas, in chunks of at most CHUNK_BYTES.
 
-        Raises SnapshotGone when the weights are not served, or no longer; NotFound for a piece or changes
-        that they do not have, and for the part of another rank.
+        Raises:
+            SnapshotGone: The weights are not served, or no longer.
+            NotFound: The request is for another rank, or for a piece or deltas that do not exist.
         """
         if request.rank != self.rank:
             raise NotFound(
                 f"rank {request.rank}'s part of weights {identity(request.weights)} was asked of rank "
-                f"{self.rank}: two ranks of the trainer were given one address, {self._address}"
+                f"{self.rank}: two ranks of the trainer have the same address, {self._address}"
             )
         slot, part = self._serving(request.weights)
-        places = list(request.tensors) or range(len(part.tensors))
-        if unknown := [place for place in places if place >= len(part.tensors)]:
+        indices = list(request.tensors) or range(len(part.tensors))
+        if unknown := [index for index in indices if index >= len(part.tensors)]:
             raise NotFound(
                 f"weights {identity(request.weights)} have {len(part.tensors)} tensors at rank {self.rank}; "
-                f"there is none at place {unknown[0]}"
+                f"piece {unknown[0]} is out of range"
             )
-        places = places[request.skip :]
+        indices = indices[request.skip :]
         if request.delta:
-            file, stretches = slot.changes, _delta_ranges(part, places)
+            file, stretches = slot.changes, _delta_ranges(part, indices)
             if file is None or not part.delta_sizes:
                 raise NotFound(f"weights {identity(request.weights)} have no deltas at rank {self.rank}")
         else:
             file = slot.file
-            stretches = ranges((part.tensors[place] for place in places), CHUNK_BYTES)
+            stretches = ranges((part.tensors[index] for index in indices), CHUNK_BYTES)
         for offset, count in stretches:
             data = file.read(offset, count)
-            # Read first, then ask: what was asked for cannot have changed before the answer was yes.
+            # Check after the read: if the weights are still served, the bytes read are unchanged.
             self._serving(request.weights)
             yield refit_pb2.WeightsChunk(offset_bytes=offset, data=data)
 
     def close(self) -> None:
-        """Remove the snapshots. Receivers that read one go on reading it."""
+        """Remove the snapshots. Receivers that read one can finish."""
         for slot in self._slots:
             slot.weights = None
             slot.file.close()
@@ -189,12 +203,13 @@ class WeightsPublisher:
                 slot.changes.close()
 
     def _new_file(self, kind: str = "") -> SnapshotFile:
-        """Under a name that no reader has ever heard of."""
+        """Create a file under a name that no reader knows yet."""
         self._files += 1
         return SnapshotFile(self._prefix.with_name(f"{self._prefix.name}-{self._files}{kind}"))
 
     def _changes(self, slot: _Slot, entries: list[refit_pb2.TensorEntry]) -> list[int]:
-        """Sizes of the deltas from the slot before; empty: there are none."""
+        """Write the deltas from the previous slot; return their sizes, or an empty list when there are none.
+        """
         before = self._slots[1 - self._next]
         if slot.changes is None or before.weights is None or before.part is None:
             return []
@@ -204,12 +219,12 @@ class WeightsPublisher:
 
     def _serving(self, weights: batch_pb2.WeightsId) -> tuple[_Slot, refit_pb2.WeightsPart]:
         for slot in self._slots:
-            held, part = slot.weights, slot.part
-            if held == weights and part is not None:
+            candidate, part = slot.weights, slot.part
+            if candidate == weights and part is not None:
                 return slot, part
-        held_now = [identity(slot.weights) for slot in self._slots if slot.weights is not None]
-        there = f"served are {' and '.join(held_now)}" if held_now else "none are served"
-        raise SnapshotGone(f"weights {identity(weights)} are gone; {there}")
+        served = [identity(slot.weights) for slot in self._slots if slot.weights is not None]
+        present = f"served are {' and '.join(served)}" if served else "none are served"
+        raise SnapshotGone(f"weights {identity(weights)} are gone; {present}")
 
     def _sources(self, file: SnapshotFile) -> list[refit_pb2.WeightsSource]:
         sources = []
@@ -225,7 +240,7 @@ class WeightsPublisher:
         return sources
 
 
-def _delta_ranges(part: refit_pb2.WeightsPart, places: Iterable[int]) -> Iterator[tuple[int, int]]:
+def _delta_ranges(part: refit_pb2.WeightsPart, indices: Iterable[int]) -> Iterator[tuple[int, int]]:
     ends = list(accumulate(part.delta_sizes))
-    for place in places:
-        yield from cut(ends[place] - part.delta_sizes[place], ends[place], CHUNK_BYTES)
+    for index in indices:
+        yield from cut(ends[index] - part.delta_sizes[index], ends[index], CHUNK_BYTES)

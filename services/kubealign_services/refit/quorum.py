@@ -1,11 +1,11 @@
-"""What has become of one version: who has it, who failed, who is silent, and whether that is enough. Pure.
+"""Quorum decision for one weights version: which workers have loaded it, failed or are silent. Pure.
 
-| committed >= min_replicas | those left could still make it up | deadline passed | verdict |
-| ------------------------- | --------------------------------- | --------------- | ------- |
-| yes                       | any                               | any             | REACHED |
-| no                        | yes                               | no              | WAITING |
-| no                        | yes                               | yes             | LOST    |
-| no                        | no                                | any             | LOST    |
+| committed >= min_replicas | remaining workers could reach it | deadline passed | verdict |
+| ------------------------- | -------------------------------- | --------------- | ------- |
+| yes                       | any                              | any             | REACHED |
+| no                        | yes                              | no              | WAITING |
+| no                        | yes                              | yes             | LOST    |
+| no                        | no                               | any             | LOST    |
 """
 
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ class Verdict(Enum):
 
 @dataclass
 class Quorum:
-    """Acknowledgements of one version. A worker's last word counts.
+    """Acknowledgements of one version. The last acknowledgement of a worker counts.
 
-    replicas: workers that are meant to run. known: those that answered to earlier versions.
+    replicas: workers that are meant to run. known_workers: workers that acknowledged earlier versions.
     """
 
     weights: batch_pb2.WeightsId
@@ -35,7 +35,7 @@ class Quorum:
     failed: dict[str, refit_pb2.RefitAcknowledgement] = field(default_factory=dict)
 
     def add(self, answer: refit_pb2.RefitAcknowledgement) -> bool:
-        """Count an answer. False: it is about other weights, and is not counted."""
+        """Count an acknowledgement. Returns False, without counting it, when it is about other weights."""
         if answer.weights != self.weights:
             return False
         (self.committed if answer.error else self.failed).pop(answer.worker, None)
@@ -56,8 +56,8 @@ class Quorum:
         return Verdict.WAITING
 
     def causes(self, seconds: float) -> str:
-        """Why there is no quorum after so many seconds, worker by worker."""
+        """Return the reasons for a missing quorum after so many seconds, worker by worker."""
         waited = f"{round(seconds, 1):g} s"
-        said = [f"{name}: {self.failed[name].error}" for name in sorted(self.failed)]
+        failures = [f"{name}: {self.failed[name].error}" for name in sorted(self.failed)]
         silent = [f"{name}: no answer within {waited}" for name in sorted(self.absent)]
-        return "; ".join(said + silent) or f"no worker answered within {waited}"
+        return "; ".join(failures + silent) or f"no worker answered within {waited}"

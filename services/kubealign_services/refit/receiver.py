@@ -1,5 +1,4 @@
-"""The receiver's side of a transfer: what is wanted of each part, and when it is known to be what was
-sent."""
+"""Receiver of weights: plans, fetches and verifies the parts of an announcement."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,14 +33,15 @@ _FARTHEST = (STREAM, COLLECTIVE, SHARED_MEMORY)
 
 @dataclass(frozen=True)
 class Transfer:
-    """Weights that came. tensors: by Hugging Face name, to be copied from while the transfer is open, or kept
-    where they last; of a receiver that wants ranges, those, and `tensors.slices()` says where each lies.
+    """Received weights.
 
-    proof: done when all is verified, which `fetch` has waited for; or with DisprovenTransfer. Not to be
-    cancelled.
-
-    transport: stream, where any part came through one; else collective, where any came by a broadcast.
-    delta_parts: of how many the changes alone came."""
+    tensors: by Hugging Face name, to be copied while the transfer is open, or kept when `tensors.lasts`;
+    for a receiver that selects ranges only those, with their positions in `tensors.slices()`.
+    verification: completes when all bytes are verified, which `fetch` has waited for, or fails with
+    VerificationFailed. Must not be cancelled.
+    transport: stream, if any part came through a stream; else collective, if any came by a broadcast.
+    delta_parts: number of parts of which only a delta was transferred.
+    """
 
     tensors: Assembled
     transport: str
@@ -51,12 +51,12 @@ class Transfer:
     proof: asyncio.Future[None]
 
     def confirm(self) -> None:
-        """Raises SnapshotGone when what was copied from the tensors until now may not be whole."""
+        """Raise SnapshotGone when data copied from the tensors until now may be incomplete."""
         for part in self.parts:
             part.confirm()
 
     def close(self) -> None:
-        """Afterwards there are no tensors but those that were kept."""
+        """Release the tensors, except those that were kept."""
         self.tensors.release()
         for part in self.parts:
             part.release()
@@ -65,12 +65,15 @@ class Transfer:
 class WeightsReceiver:
     """Fetches announced weights.
 
-    directory: this process's view of the job's shared memory. open_stream: how a stream is opened.
-    timeout: seconds for one transfer. wanted: the ranges that are fetched and handed out; None: all, whole.
-    encoding: with DELTA, what was streamed is kept for the next version's changes to be made to.
-    asker: unique to this process, by which a sender knows it again; empty: senders stream all to it
-    themselves. relay: what this process hands on to others; None: nothing. broadcasts: how it takes part in
-    broadcasts; None: it does not.
+    Args:
+        directory: This process's view of the job's shared memory.
+        open_stream: Opens a stream to a sender.
+        timeout: Seconds for one transfer.
+        select_ranges: Ranges to fetch; None for all tensors completely.
+        encoding: With DELTA, streamed parts are cached as the base of the next version's deltas.
+        asker: Unique to this process, identifies it to senders; empty to stream from senders only.
+        relay: Serves received pieces to other receivers; None to serve nothing.
+        broadcasts: Broadcast receiver; None when the process does not take part in broadcasts.
     """
 
     def __init__(
@@ -92,19 +95,20 @@ class WeightsReceiver:
 
     @asynccontextmanager
     async def fetch(self, announcement: refit_pb2.WeightsAnnouncement) -> AsyncIterator[Transfer]:
-        """Fetch and verify; what is yielded is valid within the block. A block that fails is followed by a
-        full transfer.
+        """Fetch and verify; the yielded transfer is valid within the block. After an exception in the block,
+        the next transfer is a full one.
 
-        Raises BadManifest, or what a part's last source did, with all causes: CorruptTransfer, SnapshotGone
-        (NotFound), Unreachable.
+        Raises BadManifest, or the error of a part's last source, with all causes: CorruptTransfer,
+        SnapshotGone (NotFound), Unreachable.
         """
         async with self._transferred(announcement, ahead=False) as transfer:
             yield transfer
 
     @asynccontextmanager
     async def fetch_ahead(self, announcement: refit_pb2.WeightsAnnouncement) -> AsyncIterator[Transfer]:
-        """As `fetch`, but what is mapped is handed out while it is being verified: to read it all once more
-        takes half as long as the copy that was made of it. See `Transfer.proof`."""
+        """Fetch like `fetch`, but yield mapped snapshots while they are being verified, as verification takes
+        half as long as the copy. See `WeightsTransfer.verification`.
+        """
         async with self._transferred(announcement, ahead=True) as transfer:
             yield transfer
 
@@ -124,25 +128,26 @@ class WeightsReceiver:
 
     async def _fetch(self, announcement: refit_pb2.WeightsAnnouncement, ahead: bool) -> Transfer:
         check_announcement(announcement)
-        wanted = plan(announcement, self._wanted)
+        transfer_plan = plan(announcement, self._wanted)
         requests = {
-            part: self._request(announcement, part, places, ahead) for part, places in wanted.needed.items()
+            part: self._request(announcement, part, indices, ahead)
+            for part, indices in transfer_plan.needed.items()
         }
-        held = dict(zip(requests, await self._all(list(requests.values())), strict=True))
-        kept = self._keep(announcement, wanted, held)
-        transports = {part.transport for part in held.values()}
+        fetched = dict(zip(requests, await self._all(list(requests.values())), strict=True))
+        is_cached = self._keep(announcement, transfer_plan, fetched)
+        transports = {part.transport for part in fetched.values()}
         return Transfer(
             tensors=Assembled(
                 announcement,
-                wanted,
-                {place: part.snapshot for place, part in held.items()},
-                lasts=all(part.lasts for part in held.values()) and not kept,
+                transfer_plan,
+                {part_index: part.snapshot for part_index, part in fetched.items()},
+                lasts=all(part.lasts for part in fetched.values()) and not is_cached,
             ),
             transport=min(transports, key=_FARTHEST.index),
-            received_bytes=sum(part.received_bytes for part in held.values()),
-            delta_parts=sum(part.is_delta for part in held.values()),
-            parts=tuple(held.values()),
-            proof=_proof(tuple(held.values())),
+            received_bytes=sum(part.received_bytes for part in fetched.values()),
+            delta_parts=sum(part.is_delta for part in fetched.values()),
+            parts=tuple(fetched.values()),
+            proof=_proof(tuple(fetched.values())),
         )
 
     def _request(
@@ -155,46 +160,53 @@ class WeightsReceiver:
         return PartRequest(announcement.weights, part, places, base, ahead)
 
     async def _all(self, requests: list[PartRequest]) -> list[Held]:
-        """All at once, each from its own rank. Raises the first failure, when the others have ended."""
+        """Fetch all parts concurrently, each from its own rank. Raises the first failure after the others
+        have ended.
+        """
         several = len(requests) > 1
         results = await asyncio.gather(
             *(self._named(request) if several else self._parts.fetch(request) for request in requests),
             return_exceptions=True,
         )
         failures = [result for result in results if isinstance(result, BaseException)]
-        held = [result for result in results if isinstance(result, Held)]
+        fetched = [result for result in results if isinstance(result, Held)]
         if failures:
-            for part in held:
+            for part in fetched:
                 part.release()
             raise failures[0]
-        return held
+        return fetched
 
     async def _named(self, request: PartRequest) -> Held:
-        """Fetch it; failures say of which rank."""
+        """Fetch a part; name its rank in failures."""
         try:
             return await self._parts.fetch(request)
         except (CorruptTransfer, NotFound, Unreachable) as error:
             raise type(error)(f"the part of rank {request.part.rank}: {error}") from error
 
     def _keep(self, announcement: refit_pb2.WeightsAnnouncement, wanted: Plan, held: dict[int, Held]) -> bool:
-        """For the next version's changes, where the sender makes any: those are made in place. Whether
-        anything is kept."""
+        """Cache the fetched parts as the base of the next version's deltas, if the sender makes any. Returns
+        True when any part was cached.
+
+        Cached parts are overwritten by the next version's deltas.
+        """
         if self._encoding is Encoding.DENSE or announcement.HasField("adapter"):
             self._kept.forget()
             return False
-        own = {place: (part.snapshot, wanted.needed[place]) for place, part in held.items() if part.owned}
-        self._kept.keep(announcement, own)
-        return bool(own)
+        owned_parts = {
+            index: (part.snapshot, wanted.needed[index]) for index, part in held.items() if part.owned
+        }
+        self._kept.keep(announcement, owned_parts)
+        return bool(owned_parts)
 
 
 def _proof(parts: tuple[Held, ...]) -> asyncio.Future[None]:
-    """Done with all of theirs, or with the first failure."""
+    """Return a future that completes with all parts' verifications, or with the first failure."""
 
-    async def proven() -> None:
-        for proof in [part.proof for part in parts if part.proof is not None]:
-            await proof
+    async def verify_all() -> None:
+        for verification in [part.proof for part in parts if part.proof is not None]:
+            await verification
 
-    found = asyncio.ensure_future(proven())
-    # Perhaps nobody asks: what failed otherwise is told in its place.
-    found.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return found
+    combined = asyncio.ensure_future(verify_all())
+    # Mark the exception as retrieved: perhaps no caller awaits it, when another failure is reported instead.
+    combined.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return combined

@@ -1,4 +1,5 @@
-"""A process's receiver as its job's spec says, and what it serves others for it."""
+"""Creates a process's weights receiver from its job's spec, with the servicers that relay received weights.
+"""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ from kubealign_services.refit.stream import PeerStreams
 
 @dataclass(frozen=True)
 class Receiving:
-    """servicers: to be served at the process's address, so that it hands on what it receives."""
+    """servicers: to be served at the process's address, so that it relays received weights."""
 
     receiver: WeightsReceiver
     servicers: tuple[object, ...]
@@ -27,7 +28,11 @@ class Receiving:
 async def receiving(
     settings: ProcessSettings, refit: Refit, wanted: Wanted | None
 ) -> AsyncIterator[Receiving]:
-    """wanted: the ranges that this process takes; None: all."""
+    """Open the receiver of this process.
+
+    Args:
+        select_ranges: Ranges that this process needs; None for all.
+    """
     async with PeerStreams(settings.tls) as streams:
         asker = f"{settings.name}-{secrets.token_hex(4)}"
         address = settings.advertise or settings.listen

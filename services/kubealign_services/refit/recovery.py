@@ -1,4 +1,4 @@
-"""A target that has lost its weights gets them again: the newest that were announced, all of them."""
+"""Restores the weights of a target that has lost them: the newest announced ones."""
 
 import asyncio
 import logging
@@ -9,15 +9,20 @@ from kubealign_services.refit.worker import RefitWorker
 
 log = logging.getLogger(__name__)
 
-#: Returns, with the cause, when the target's weights are gone.
+#: Waits until the target has lost its weights; returns the cause.
 Lost = Callable[[], Awaitable[str]]
 
 
 async def recovered(worker: RefitWorker, lost: Lost, base: Callable[[], Awaitable[None]]) -> None:
-    """Beside `worker.run`, for ever. From the loss until a transfer passes the worker is quarantined.
+    """Restore lost weights forever, concurrently with `worker.run`. The worker is quarantined from the loss
+    until a transfer succeeds.
 
-    base: gives the target what comes before any announced weights: that to which a job's adapters are
-    adapters. Raises what it raises, but for a target that is lost once more."""
+    Args:
+        load_base: Loads the weights that precede any announcement, to which a job's adapters apply.
+
+    Raises:
+        Exception: Any error of `load_base`, except a repeated loss (ConnectionError).
+    """
     while True:
         await worker.lose(await lost())
         tries, based = 0, False
@@ -27,8 +32,8 @@ async def recovered(worker: RefitWorker, lost: Lost, base: Callable[[], Awaitabl
                 based = True
                 await worker.take_again()
             except ConnectionError as error:
-                # Lost once more, which is told as the first time.
-                log.warning("weights could not be given again", extra={"cause": str(error)})
+                # Lost again; wait_for_loss reports that too.
+                log.warning("restoring lost weights failed", extra={"cause": str(error)})
             if worker.lacks_weights or not based:
                 tries += 1
                 await asyncio.sleep(restart_delay(tries, 0.0))

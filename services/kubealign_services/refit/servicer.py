@@ -1,4 +1,4 @@
-"""The WeightsSender service: whoever has published streams its part, whoever has received hands it on."""
+"""The WeightsSender service: senders stream their part, receivers relay theirs."""
 
 from collections.abc import AsyncIterator
 
@@ -11,14 +11,18 @@ from kubealign_services.refit.relay import Relay
 from kubealign_services.refit.relay_tree import SENDER, Ask, RelayTree
 from kubealign_services.rpc.errors import NotFound
 
-# Of the versions that are served, and of some that are asked for too late.
+# Trees that are kept: of the served versions, and of some that are requested late.
 _TREES = 4
 
 
 class WeightsSenderServicer(sender_pb2_grpc.WeightsSenderServicer):
-    """Every rank of the trainer serves it. fan_out: to so many receivers a version is streamed from here, the
-    others are told whom to ask; None: to all. broadcasts: where this rank broadcasts its part. Errors are
-    mapped to status codes by the server's interceptor."""
+    """Served by every rank of the trainer. Errors are mapped to status codes by the server's interceptor.
+
+    Args:
+        fan_out: Number of receivers that stream a version from here; the others are redirected. None
+            streams to all.
+        broadcasts: Broadcast sender of this rank, if it has one.
+    """
 
     def __init__(
         self,
@@ -29,7 +33,7 @@ class WeightsSenderServicer(sender_pb2_grpc.WeightsSenderServicer):
         self._publisher = publisher
         self._broadcasts = broadcasts
         self._fan_out = fan_out
-        # By version and digest, the newest last.
+        # By weights id, least recently used first.
         self._trees: dict[bytes, RelayTree] = {}
 
     async def FetchWeights(
@@ -50,7 +54,7 @@ class WeightsSenderServicer(sender_pb2_grpc.WeightsSenderServicer):
         return await self._broadcasts.join(request)
 
     def _instead(self, request: refit_pb2.FetchWeightsRequest) -> str:
-        """Where the asker gets it; SENDER: here."""
+        """Return the address that serves the asker; SENDER for this process."""
         if self._fan_out is None or not request.asker:
             return SENDER
         key = request.weights.SerializeToString(deterministic=True)
@@ -63,7 +67,7 @@ class WeightsSenderServicer(sender_pb2_grpc.WeightsSenderServicer):
 
 
 class RelayServicer(sender_pb2_grpc.WeightsSenderServicer):
-    """Of a receiver: what it has of the newest weights, as it comes."""
+    """Served by a receiver: relays the pieces of the newest weights as they arrive."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay

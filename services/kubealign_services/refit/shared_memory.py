@@ -1,4 +1,4 @@
-"""Reading a snapshot that another process of this machine or pod has written into a folder that both see."""
+"""Reads a snapshot that another process of this machine or pod has written into a shared folder."""
 
 import fcntl
 import mmap
@@ -20,11 +20,12 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SnapshotGone(NotFound):
-    """The snapshot asked for has been replaced by newer ones, or never was there."""
+    """The requested snapshot has been replaced by a newer one, or never existed."""
 
 
 def host_identity(directory: Path) -> str:
-    """The same for two processes exactly when `directory` is one folder of one running machine for both.
+    """Return an id that is equal for two processes exactly when `directory` is the same folder of the same
+    running machine.
 
     Raises OSError when the folder does not exist.
     """
@@ -33,31 +34,38 @@ def host_identity(directory: Path) -> str:
 
 
 class SnapshotMaps:
-    """Maps of files that are read again and again: the first touch of a page takes longer than its checksum.
+    """Cache of file maps that are read repeatedly: the first access to a page takes longer than its checksum.
 
-    A map says nothing of what is in it: that is for the lock and the header, each time anew.
+    A map does not validate its contents; the lock and the header do, on every use.
     """
 
     def __init__(self) -> None:
-        # By device and inode, which nobody else has as long as the file is mapped.
+        # By device and inode, which are unique as long as the file is mapped.
         self._maps: dict[tuple[int, int], tuple[Path, mmap.mmap]] = {}
         self._lock = threading.Lock()
 
     def of(self, path: Path, file: int, size: int) -> mmap.mmap:
-        """The first `size` bytes of an open file, or more. Raises ValueError where it has fewer. Files that
-        their writer has removed are forgotten, so that their memory is freed with the last view."""
+        """Return a map of the first `size` bytes of an open file, or more. Raises ValueError when the file is
+        shorter.
+
+        Files that their writer has removed are dropped, so that their memory is freed with the last view.
+        """
         key = _key(os.fstat(file))
         with self._lock:
-            self._maps = {kept: held for kept, held in self._maps.items() if _key_at(held[0]) == kept}
-            held = self._maps.get(key)
-            if held is None or len(held[1]) < size:
-                # A private map: what is done to the views by mistake does not reach other readers.
-                held = path, mmap.mmap(file, size, access=mmap.ACCESS_COPY)
-                self._maps[key] = held
-            return held[1]
+            self._maps = {
+                cached_key: cached
+                for cached_key, cached in self._maps.items()
+                if _key_at(cached[0]) == cached_key
+            }
+            cached = self._maps.get(key)
+            if cached is None or len(cached[1]) < size:
+                # A private map: an accidental write to a view does not reach other readers.
+                cached = path, mmap.mmap(file, size, access=mmap.ACCESS_COPY)
+                self._maps[key] = cached
+            return cached[1]
 
     def forget(self) -> None:
-        """What is read next is mapped anew."""
+        """Drop all maps, so that files are mapped anew."""
         with self._lock:
             self._maps = {}
 
@@ -65,9 +73,9 @@ class SnapshotMaps:
 class MappedSnapshot:
     """A view of a snapshot file.
 
-    lasts: the file is locked, and the bytes stay what they are as long as there is a view of `snapshot`, also
-    after `close`. Where the file system has no locks, copy before using it: `confirm` says whether it was
-    valid until then.
+    lasts: the file is locked, and its bytes stay unchanged as long as a view of `snapshot` exists, also
+    after `close`. On a file system without locks, copy before use: `check_valid` tells whether the bytes
+    were valid until then.
     """
 
     def __init__(
@@ -78,8 +86,15 @@ class MappedSnapshot:
         size_bytes: int,
         maps: SnapshotMaps | None = None,
     ) -> None:
-        """size_bytes: of the part that the file holds. maps: of this process, where it has any. Raises
-        SnapshotGone when the file is not there or holds something else."""
+        """Open the snapshot.
+
+        Args:
+            size_bytes: Size of the part in the file.
+            maps: Map cache of this process, if it has one.
+
+        Raises:
+            SnapshotGone: The file does not exist or holds other weights.
+        """
         if Path(name).name != name:
             raise SnapshotGone(f"{name!r} is not the name of a file in {directory}")
         self._weights = weights
@@ -92,21 +107,22 @@ class MappedSnapshot:
         try:
             self.lasts = file.lock()
             self._check()
-            whole = (maps or SnapshotMaps()).of(path, file.descriptor, HEADER_BYTES + size_bytes)
+            mapped_file = (maps or SnapshotMaps()).of(path, file.descriptor, HEADER_BYTES + size_bytes)
         except (BlockingIOError, ValueError, SnapshotGone):
             raise self._gone(path) from None
-        data = np.frombuffer(whole, np.uint8)[HEADER_BYTES : HEADER_BYTES + size_bytes].view(_LockedBytes)
+        contents = np.frombuffer(mapped_file, np.uint8)[HEADER_BYTES : HEADER_BYTES + size_bytes]
+        data = contents.view(_LockedBytes)
         data.file = file
         self.snapshot: memoryview = data.data if size_bytes else memoryview(b"")
 
     def confirm(self) -> None:
-        """Raises SnapshotGone when a later publication has begun to overwrite the bytes: never, where they
-        last."""
+        """Raise SnapshotGone when a later publication has started to overwrite the bytes; never when `lasts`.
+        """
         if not self.lasts:
             self._check()
 
     def close(self) -> None:
-        """Let go of the file, which is locked until the last view of it has gone."""
+        """Release the file; the lock is held until the last view is gone."""
         self.snapshot = memoryview(b"")
         self._file = None
 
@@ -124,14 +140,16 @@ class MappedSnapshot:
 
 
 class _OpenFile:
-    """Open, and locked where it is, until nobody holds it any more."""
+    """An open file, unlocked and closed with its last reference."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, _unlock, self.descriptor)
 
     def lock(self) -> bool:
-        """Share the file's lock. False: there are no locks. Raises BlockingIOError while it is written."""
+        """Take a shared lock. Returns False when the file system has no locks. Raises BlockingIOError while
+        the file is written.
+        """
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -142,13 +160,13 @@ class _OpenFile:
 
 
 class _LockedBytes(np.ndarray[Any, np.dtype[np.uint8]]):
-    """Bytes of a map that hold the file's lock: whatever views them holds them."""
+    """Bytes of a map that reference the locked file, so that every view keeps the lock."""
 
     file: _OpenFile
 
 
 def _unlock(descriptor: int) -> None:
-    # Said, not left to the closing: a map has the file open too.
+    # Unlock explicitly: a map keeps the file open beyond the close.
     with suppress(OSError):  # There are no locks.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)

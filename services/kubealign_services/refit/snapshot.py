@@ -1,13 +1,13 @@
-"""A snapshot file: a header, then the pieces' bytes. One process writes it, others map it.
+"""Snapshot file: a header, then the bytes of the pieces. One process writes it, others map it.
 
-The header says whose bytes these are, and is blanked before the first of them changes. Who reads holds a
-shared lock of the file for as long as it has views of the bytes; who writes needs the lock for itself, and
-takes another file where it cannot have it. So what is read is never overwritten, and of a process that dies
-the kernel takes the lock away.
+The header names the weights, and is cleared before the first byte changes. A reader holds a shared lock of
+the file as long as it has views of the bytes; a writer needs an exclusive lock, and uses another file when
+it cannot get it. So bytes in use are never overwritten, and the kernel releases the lock of a process that
+dies.
 
-Files grow and never shrink, so every map stays valid. What a file has not held before is written with pwrite,
-so a full memory file system is an error here and not a SIGBUS; what it has, through a map that is kept: the
-pages are there.
+Files grow and never shrink, so every map stays valid. New ranges are written with pwrite, so that a full
+memory file system is an error here and not a SIGBUS; existing ranges are written through a cached map,
+whose pages are allocated.
 """
 
 import fcntl
@@ -31,18 +31,18 @@ HEADER_BYTES = 64
 _MAGIC = b"kubealgn"
 _HEADER = struct.Struct("<8sQQ16s")
 _BLANK = bytes(HEADER_BYTES)
-# Of Linux 5.14; Python has no name for it yet.
+# Since Linux 5.14; not defined by Python yet.
 _MADV_POPULATE_WRITE = 23
 
 
 def header_of(weights: batch_pb2.WeightsId) -> bytes:
-    """The first HEADER_BYTES of a file that holds these weights whole."""
+    """Return the first HEADER_BYTES of a file that completely holds these weights."""
     packed = _HEADER.pack(_MAGIC, weights.fence, weights.version, bytes.fromhex(weights.digest))
     return packed.ljust(HEADER_BYTES, b"\0")
 
 
 class SnapshotFile:
-    """The writer's side of one file, made anew. Not for several writers."""
+    """Writer of one new file. Not for several writers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,8 +51,9 @@ class SnapshotFile:
         self._map: Bytes = np.empty(0, np.uint8)
 
     def claim(self) -> bool:
-        """Have the file for oneself until `seal`. False where somebody reads it, or where the file system has
-        no locks, so that nobody could know."""
+        """Lock the file exclusively until `seal`. Returns False when a reader uses it, or when the file
+        system has no locks.
+        """
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -60,10 +61,11 @@ class SnapshotFile:
         return True
 
     def write(self, slices: Iterable[WeightSlice]) -> list[refit_pb2.TensorEntry]:
-        """Replace the contents by these pieces, which may be made one at a time. `seal` must follow.
+        """Replace the contents by these pieces, which may be produced one at a time. `seal` must follow.
 
-        Raises ValueError for a dtype that is not broadcast or a piece that comes twice; OSError when there is
-        no room.
+        Raises:
+            ValueError: A dtype is not supported, or a piece is given twice.
+            OSError: The disk is full.
         """
         self.blank()
         entries: dict[tuple[str, tuple[int, ...]], refit_pb2.TensorEntry] = {}
@@ -71,7 +73,7 @@ class SnapshotFile:
         with piece_copies() as copies:
             for piece in slices:
                 if (piece.name, piece.start) in entries:
-                    raise ValueError(f"{piece.name} comes twice among the weights")
+                    raise ValueError(f"{piece.name} occurs twice among the weights")
                 entry = _entry(piece, aligned(end))
                 if entry.offset_bytes > end:
                     self.put(bytes(entry.offset_bytes - end), end)
@@ -82,51 +84,51 @@ class SnapshotFile:
         return list(entries.values())
 
     def blank(self) -> None:
-        """From here on the file is nobody's."""
+        """Invalidate the file: its header names no weights."""
         self._pwrite(_BLANK, 0)
 
     def put(self, data: bytes | memoryview, offset: int) -> None:
-        """Write bytes at an offset as in the manifest. Raises OSError when there is no room."""
+        """Write bytes at an offset of the manifest. Raises OSError when the disk is full."""
         self._pwrite(data, HEADER_BYTES + offset)
 
     def mapped(self, offset: int, count: int) -> Bytes | None:
-        """Bytes at an offset as in the manifest, to be written in place; None where the file may have to
-        grow."""
+        """Return the bytes at an offset of the manifest, to be written in place; None when the file may have
+        to grow.
+        """
         start = HEADER_BYTES + offset
         return self._map[start : start + count] if start + count <= len(self._map) else None
 
     def seal(self, weights: batch_pb2.WeightsId) -> None:
-        """Say whose bytes these are, and let others read them."""
+        """Write the header and release the lock, so that readers can use the file."""
         self._pwrite(header_of(weights), 0)
-        with suppress(OSError):  # Of a file system without locks nothing was claimed.
+        with suppress(OSError):  # Without locks nothing was locked.
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def read(self, offset: int, count: int) -> bytes:
-        """Bytes of the snapshot, from an offset as in the manifest."""
+        """Return bytes from an offset of the manifest."""
         data = os.pread(self._file, count, HEADER_BYTES + offset)
         if len(data) != count:
             raise OSError(
-                f"{self.path} ends at {offset + len(data)}, wanted were {count} bytes from {offset}"
+                f"{self.path} ends at {offset + len(data)}; {count} bytes from {offset} were requested"
             )
         return data
 
     def remove(self) -> None:
-        """Take the file away. Whoever has it open or mapped keeps what it has, `read` included."""
+        """Unlink the file. Processes that have it open or mapped, including `read`, can still use it."""
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Take the file away, and let go of it."""
+        """Unlink and close the file."""
         self.remove()
         self._map = np.empty(0, np.uint8)
         self._closing()
 
     def _keep_map(self, size: int) -> None:
-        """Map what has been written, once: to touch a page for the first time takes longer than to fill
-        it."""
+        """Map the written bytes once: the first access to a page takes longer than writing it."""
         if size <= len(self._map):
             return
         pages = mmap.mmap(self._file, size)
-        with suppress(OSError):  # An older kernel: each page comes when it is written to.
+        with suppress(OSError):  # On older kernels pages are allocated at the first write.
             pages.madvise(_MADV_POPULATE_WRITE)
         self._map = np.frombuffer(pages, np.uint8)
 
@@ -139,7 +141,7 @@ class SnapshotFile:
 
 
 def _entry(piece: WeightSlice, offset: int) -> refit_pb2.TensorEntry:
-    """All but its checksum. Raises ValueError."""
+    """Return the manifest entry of a piece, without its checksum. Raises ValueError."""
     shape = tuple(piece.tensor.shape)
     is_whole = shape == piece.shape
     dtype = dtype_name(piece.name, piece.dtype or piece.tensor.dtype)
@@ -155,7 +157,9 @@ def _entry(piece: WeightSlice, offset: int) -> refit_pb2.TensorEntry:
 
 
 def ranges(tensors: Iterable[refit_pb2.TensorEntry], longest: int) -> Iterator[tuple[int, int]]:
-    """(offset, count) that cover these pieces, neighbours together, none longer than `longest` bytes."""
+    """Yield (offset, count) that cover these pieces, adjacent ones together, none longer than `longest`
+    bytes.
+    """
     start = end = 0
     for entry in tensors:
         if entry.offset_bytes != aligned(end):
@@ -166,6 +170,6 @@ def ranges(tensors: Iterable[refit_pb2.TensorEntry], longest: int) -> Iterator[t
 
 
 def cut(start: int, end: int, longest: int) -> Iterator[tuple[int, int]]:
-    """(offset, count) that cover start to end, none longer than `longest` bytes."""
+    """Yield (offset, count) that cover start to end, none longer than `longest` bytes."""
     for offset in range(start, end, longest):
         yield offset, min(longest, end - offset)

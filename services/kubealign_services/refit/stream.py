@@ -1,4 +1,4 @@
-"""Where weights come from over the wire: the WeightsSender of whoever an announcement names."""
+"""Streams weights over gRPC from the WeightsSender service of the address in an announcement."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -15,7 +15,7 @@ OpenStream = Callable[[str, refit_pb2.FetchWeightsRequest, float], AsyncGenerato
 
 
 class PeerStreams:
-    """An OpenStream over gRPC. Connections are kept, one an address, until the context ends."""
+    """Opens weights streams over gRPC. Keeps one connection for each address until the context ends."""
 
     def __init__(self, tls: TlsFiles) -> None:
         self._tls = tls
@@ -30,7 +30,7 @@ class PeerStreams:
                 async for chunk in chunks:
                     yield chunk
         except Unreachable:
-            # The next try looks anew where the name leads; this connection would do so in its own time.
+            # The next attempt resolves the name again; this connection would do so much later.
             if self._peers.get(address) is peer:
                 del self._peers[address]
             await peer.close()
@@ -39,7 +39,7 @@ class PeerStreams:
     async def join(
         self, address: str, request: refit_pb2.JoinBroadcastRequest, timeout: float
     ) -> refit_pb2.JoinBroadcastReply:
-        """Take part in a broadcast. Raises rpc.errors."""
+        """Join a broadcast. Raises rpc.errors."""
         reply = await self._peer(address).call("JoinBroadcast", request, timeout)
         assert isinstance(reply, refit_pb2.JoinBroadcastReply)
         return reply

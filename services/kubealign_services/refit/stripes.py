@@ -1,7 +1,8 @@
-"""xxh3-64 over stripes of 64 bytes, which may be stored elsewhere on the way: loops for compiled functions.
+"""xxh3-64 kernels over stripes of 64 bytes, which can be stored to a target in the same pass; building blocks
+for compiled functions.
 
-The library reads the bytes once more for the checksum, and not as fast as memory delivers them: together half
-a memcpy more for each refit. What is computed here is exactly what it computes (Collet, "xxHash fast digest
+The library would read the bytes a second time for the checksum, slower than memory bandwidth: together
+half a memcpy more for each refit. The result is exactly that of the library (Collet, "xxHash fast digest
 algorithm", specification 0.2.0, section XXH3 for long inputs, without a seed).
 """
 
@@ -13,11 +14,11 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-#: Bytes. A stripe is taken at once, by eight lanes of eight bytes; after a block the lanes are mixed.
+#: Bytes. A stripe is processed by eight lanes of eight bytes; after each block the lanes are mixed.
 STRIPE, BLOCK = 64, 1024
-#: Up to here the specification has other ways.
+#: Inputs up to this length are hashed differently by the specification.
 SHORT = 240
-#: Where in the secret the key of the last stripe lies.
+#: Offset of the last stripe's key in the secret.
 LAST_KEY = 121
 _MIXING_KEY, _END_KEY = 128, 11
 
@@ -43,18 +44,18 @@ SECRET = bytes.fromhex(
 _LANES = ir.VectorType(ir.IntType(64), 8)
 _FLOATS = ir.VectorType(ir.IntType(32), 32)
 _SHORTS = ir.VectorType(ir.IntType(16), 32)
-#: (builder, address of the source, place of the stripe) -> its eight lanes
+#: (builder, address of the source, index of the stripe) -> its eight lanes
 Load = Callable[[Any, Any, int], Any]
 
 
 def beginning() -> Any:
-    """The lanes [8] uint64 before the first stripe."""
+    """Return the lanes [8] uint64 before the first stripe."""
     lanes = [_PRIME32[2], *_PRIME64[:4], _PRIME32[1], _PRIME64[4], _PRIME32[0]]
     return np.array(lanes, np.uint64)
 
 
 def ended(lanes: list[int], size: int) -> int:
-    """The checksum of so many bytes, after the last stripe."""
+    """Return the checksum of `size` bytes from the lanes after the last stripe."""
     total = size * _PRIME64[0] & _MASK
     for pair in range(4):
         first, second = (
@@ -70,47 +71,55 @@ def ended(lanes: list[int], size: int) -> int:
 
 
 def as_they_are(builder: Any, source: Any, stripe: int) -> Any:
-    """64 bytes."""
+    """Load 64 bytes unchanged."""
     return builder.load(_pointer(builder, source, stripe * STRIPE, _LANES), align=1)
 
 
 def narrowed(builder: Any, source: Any, stripe: int) -> Any:
-    """32 float32 as bfloat16: rounded to the nearest, ties to even; a NaN stays one."""
+    """Load 32 float32 as bfloat16: rounded to nearest, ties to even; NaN stays NaN."""
     bits = builder.load(_pointer(builder, source, stripe * 2 * STRIPE, _FLOATS), align=4)
 
-    def every(number: int) -> Any:
+    def splat(number: int) -> Any:
         return ir.Constant(_FLOATS, [number] * 32)
 
-    odd = builder.and_(builder.lshr(bits, every(16)), every(1))
-    rounded = builder.lshr(builder.add(builder.add(bits, every(0x7FFF)), odd), every(16))
-    is_nan = builder.icmp_unsigned(">", builder.and_(bits, every(0x7FFFFFFF)), every(0x7F800000))
-    kept = builder.select(is_nan, every(0x7FC0), rounded)
-    return builder.bitcast(builder.trunc(kept, _SHORTS), _LANES)
+    odd = builder.and_(builder.lshr(bits, splat(16)), splat(1))
+    rounded = builder.lshr(builder.add(builder.add(bits, splat(0x7FFF)), odd), splat(16))
+    is_nan = builder.icmp_unsigned(">", builder.and_(bits, splat(0x7FFFFFFF)), splat(0x7F800000))
+    selected = builder.select(is_nan, splat(0x7FC0), rounded)
+    return builder.bitcast(builder.trunc(selected, _SHORTS), _LANES)
 
 
 def absorbing(load: Load, stripes: int, *, stores: bool, mixes: bool) -> Any:
-    """An intrinsic (target, source, lanes, key), all addresses: so many stripes of the source into the lanes
-    [8] uint64, and to the target, which is at a multiple of 64, where it stores. A block mixes."""
+    """Return an intrinsic (target, source, lanes, key), all addresses, that accumulates stripes of the source
+    into the lanes [8] uint64.
+
+    Args:
+        stripes: Number of stripes.
+        stores: Also store the stripes to the target, whose address must be a multiple of 64.
+        mixes: Mix the lanes at the end of a block.
+    """
 
     @intrinsic
     def absorb(context: Any, target: Any, source: Any, lanes: Any, key: Any) -> Any:
         def generate(target_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            to, of, state, secret = arguments
-            held = builder.load(_pointer(builder, state, 0, _LANES), align=8)
+            target_address, source_address, state, secret = arguments
+            accumulated = builder.load(_pointer(builder, state, 0, _LANES), align=8)
             for stripe in range(stripes):
-                data = load(builder, of, stripe)
+                data = load(builder, source_address, stripe)
                 if stores:
-                    stored = builder.store(data, _pointer(builder, to, stripe * STRIPE, _LANES), align=STRIPE)
-                    # Past the cache, which would read the line first that is written, and drive out what
-                    # others have there. A hint that processors without such a store do without.
+                    pointer = _pointer(builder, target_address, stripe * STRIPE, _LANES)
+                    stored = builder.store(data, pointer, align=STRIPE)
+                    # Non-temporal: a cached store would read the line first and evict other data. A hint
+                    # that processors without such stores ignore.
                     stored.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
                 keys = builder.load(_pointer(builder, secret, 8 * stripe, _LANES), align=1)
-                held = _with_stripe(builder, held, data, keys)
+                accumulated = _with_stripe(builder, accumulated, data, keys)
             if mixes:
                 keys = builder.load(_pointer(builder, secret, _MIXING_KEY, _LANES), align=1)
-                held = builder.xor(builder.xor(held, builder.lshr(held, _all_lanes(47))), keys)
-                held = builder.mul(held, _all_lanes(_PRIME32[0]))
-            builder.store(held, _pointer(builder, state, 0, _LANES), align=8)
+                shifted = builder.lshr(accumulated, _all_lanes(47))
+                accumulated = builder.xor(builder.xor(accumulated, shifted), keys)
+                accumulated = builder.mul(accumulated, _all_lanes(_PRIME32[0]))
+            builder.store(accumulated, _pointer(builder, state, 0, _LANES), align=8)
             return target_context.get_dummy_value()
 
         address = types.uintp
@@ -121,7 +130,9 @@ def absorbing(load: Load, stripes: int, *, stores: bool, mixes: bool) -> Any:
 
 @intrinsic
 def fence(context: Any) -> Any:
-    """Stores past the cache keep no order with others, not even with the one that tells of them."""
+    """Emit a memory fence: non-temporal stores are not ordered with other stores, such as the one that
+    publishes the data.
+    """
 
     def generate(target_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
@@ -131,7 +142,7 @@ def fence(context: Any) -> Any:
 
 
 def _with_stripe(builder: Any, lanes: Any, stripe: Any, keys: Any) -> Any:
-    """The lanes after one more stripe."""
+    """Return the lanes after one more stripe."""
     keyed = builder.xor(stripe, keys)
     product = builder.mul(builder.and_(keyed, _all_lanes(0xFFFFFFFF)), builder.lshr(keyed, _all_lanes(32)))
     order = ir.Constant(ir.VectorType(ir.IntType(32), 8), [1, 0, 3, 2, 5, 4, 7, 6])

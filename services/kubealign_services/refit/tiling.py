@@ -1,4 +1,4 @@
-"""Rectangular pieces of tensors: what two have in common, and whether some are exactly one whole. Pure."""
+"""Rectangular pieces of tensors: intersections, and checks that pieces tile a tensor exactly. Pure."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,8 +8,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class Box:
-    """A piece of a tensor: where it begins in each dimension, and how far it reaches. () and () are a
-    scalar's."""
+    """A rectangular piece of a tensor: its start and length in each dimension. A scalar has () and ()."""
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
@@ -24,18 +23,20 @@ class Box:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     def common(self, other: "Box") -> "Box | None":
-        """What lies in both; None: nothing does. Raises ValueError for another number of dimensions."""
+        """Return the intersection, or None when it is empty. Raises ValueError for different numbers of
+        dimensions.
+        """
         start = tuple(map(max, zip(self.start, other.start, strict=True)))
         end = map(min, zip(self.end, other.end, strict=True))
         shape = tuple(last - first for first, last in zip(start, end, strict=True))
         return Box(start, shape) if all(length > 0 for length in shape) else None
 
     def within(self, outer: "Box") -> tuple[slice, ...]:
-        """The index that picks this piece out of a tensor that holds `outer`."""
+        """Return the index that selects this piece from a tensor that holds `outer`."""
         return tuple(
             slice(first - base, last - base)
             for first, last, base in zip(self.start, self.end, outer.start, strict=True)
@@ -46,12 +47,12 @@ class Box:
 
 
 def overlap(boxes: Sequence[Box]) -> tuple[int, int] | None:
-    """Places of two boxes that have something in common; None: no two have."""
-    order = sorted(range(len(boxes)), key=lambda place: boxes[place].start)
+    """Return the indices of two boxes that overlap, or None."""
+    order = sorted(range(len(boxes)), key=lambda index: boxes[index].start)
     axis = _only_axis(boxes)
     if axis is not None:
-        # Alike but along one dimension: neighbours say it all.
-        order = sorted((p for p in order if boxes[p].size), key=lambda place: boxes[place].start[axis])
+        # The boxes differ in one dimension only: comparing neighbours suffices.
+        order = sorted((p for p in order if boxes[p].size), key=lambda index: boxes[index].start[axis])
         pairs = list(pairwise(order))
     else:
         pairs = [(first, second) for i, first in enumerate(order) for second in order[i + 1 :]]
@@ -59,7 +60,7 @@ def overlap(boxes: Sequence[Box]) -> tuple[int, int] | None:
 
 
 def uncovered(whole: Box, boxes: Sequence[Box]) -> Box | None:
-    """A part of the whole that lies in none of the boxes; None: they cover it."""
+    """Return a part of `whole` that no box covers, or None."""
     left = [whole] if whole.size else []
     for box in boxes:
         left = [rest for piece in left for rest in _without(piece, box)]
@@ -67,7 +68,7 @@ def uncovered(whole: Box, boxes: Sequence[Box]) -> Box | None:
 
 
 def _only_axis(boxes: Sequence[Box]) -> int | None:
-    """The only dimension in which the boxes differ; None: there are several, or there is none."""
+    """Return the only dimension in which the boxes differ; None when there are several or none."""
     axes = [
         axis
         for axis in range(len(boxes[0].shape) if boxes else 0)
@@ -77,7 +78,7 @@ def _only_axis(boxes: Sequence[Box]) -> int | None:
 
 
 def _without(piece: Box, taken: Box) -> Iterator[Box]:
-    """Disjoint pieces that are what `taken` leaves of `piece`."""
+    """Yield disjoint boxes that cover `piece` without `taken`."""
     shared = piece.common(taken)
     if shared is None:
         yield piece

@@ -1,4 +1,6 @@
-"""The receiver's loop: takes each announced version, proves it with the canary, and says so."""
+"""Refit loop of a rollout worker: loads each announced version, verifies it with the canary, and acknowledges
+it.
+"""
 
 import asyncio
 import logging
@@ -24,24 +26,26 @@ log = logging.getLogger(__name__)
 
 
 class CanaryMismatch(RuntimeError):
-    """The receiver computes something else with the weights than their sender does."""
+    """The receiver computes other log-probabilities with the weights than their sender."""
 
 
 class Quarantined(OutOfOrder):
-    """The last refit failed: nothing is generated until one succeeds. Says why it failed."""
+    """The last refit failed: the worker generates nothing until one succeeds. Names the cause."""
 
 
 class RefitTarget(Protocol):
-    """What is refitted: an engine that makes no token while `quiet` is held."""
+    """Engine that receives weights. It generates no token while `paused` is open."""
 
     def quiet(self, in_flight: InFlight) -> AbstractAsyncContextManager[None]:
-        """As `Generator.quiet`."""
+        """Pause generation; see `Generator.paused`."""
 
     async def refit(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
     ) -> None:
-        """Take the tensors: copy them, since they are not valid afterwards, or keep views of them where they
-        say that they last (`Assembled.lasts`). Raises ValueError for names or shapes that do not fit.
+        """Load the tensors.
+
+        The tensors are invalid afterwards, so copy them, or keep views when `AssembledTensors.lasts`.
+        Raises ValueError for names or shapes that do not match the model.
         """
 
     async def adapt(
@@ -51,23 +55,28 @@ class RefitTarget(Protocol):
         version: int,
         in_flight: InFlight = InFlight.DRAIN,
     ) -> None:
-        """Merge an adapter into the weights of the last `refit`, in the place of any before it. Raises
-        ValueError as `refit` does."""
+        """Merge an adapter into the weights of the last `refit`, replacing any earlier adapter. Raises
+        ValueError like `refit`.
+        """
 
     async def proven_by(self, proof: asyncio.Future[None]) -> None:
-        """As `Generator.proven_by`."""
+        """Hold back output until the verification completes; see `Generator.hold_output_until`."""
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """Log-probability of each token after the first, at temperature 1."""
+        """Return the log-probability of each token after the first, at temperature 1."""
 
 
 class RefitWorker:
     """Keeps one target at the newest weights.
 
-    current: the weights that the target holds, which have passed the canary; None while there are none, or
-    while they change. Their checksums may still be computed: until then the target hands nothing out.
-    quarantined: after a failed refit, until one succeeds; `cause` says why. timeout: seconds for one refit.
-    last: how the last refit went.
+    Attributes:
+        current: Weights of the target, which have passed the canary; None before the first and while they
+            change. Their checksums may still be computed: until then the target holds back its output.
+        quarantined: True after a failed refit, until one succeeds; `quarantine_reason` names the cause.
+        last_ack: Acknowledgement of the last refit.
+
+    Args:
+        timeout: Seconds for one refit.
     """
 
     def __init__(
@@ -90,11 +99,11 @@ class RefitWorker:
         self._timeout = timeout
         self._fence = 0
         self._phase = ""
-        # While what runs finishes, nothing new begins: else a busy target would never be idle.
+        # While running samples finish, no new ones start: otherwise a busy target would never become idle.
         self._draining = False
         self._change = asyncio.Condition()
         self._newest: refit_pb2.WeightsAnnouncement | None = None
-        # One at a time: announced weights, and those that a target which lost them gets again.
+        # One refit at a time: announced weights, and the restoration of lost ones.
         self._taking = asyncio.Lock()
 
     @property
@@ -102,18 +111,22 @@ class RefitWorker:
         return bool(self.cause)
 
     async def run(self) -> None:
-        """Take announcements until the bus is closed. A refit that fails is told, and the loop goes on."""
+        """Process announcements until the bus is closed. A failed refit is acknowledged with its error, and
+        the loop continues.
+        """
         async for data in self._bus.latest("refit"):
             self._newest = from_the_bus(data)
             await self._take_newest(self._newest)
 
     @property
     def lacks_weights(self) -> bool:
-        """Whether weights were announced that the target does not hold."""
+        """True when weights were announced that the target does not hold."""
         return self._newest is not None and (self.current is None or self.quarantined)
 
     async def lose(self, cause: str) -> None:
-        """The target holds nothing any more: it is quarantined, where there is something to get again."""
+        """Record that the target has lost its weights. Quarantines the worker if weights were announced, so
+        that there is a version to restore.
+        """
         async with self._taking:
             self.current = None
             if self._newest is not None:
@@ -121,7 +134,7 @@ class RefitWorker:
             await self._changed()
 
     async def take_again(self) -> None:
-        """Take the newest announced weights, if the target does not hold them."""
+        """Load the newest announced weights again, if the target does not hold them."""
         if self._newest is not None:
             await self._take_newest(self._newest)
 
@@ -130,34 +143,39 @@ class RefitWorker:
             await self._acknowledge(await self._take(announcement))
 
     async def wait_for(self, fence: int, version: int, timeout: float) -> None:
-        """Return once the target holds these weights or later ones of the same fence, and is not being
-        refitted.
+        """Return once the target holds these weights or later ones of the same fence, and no refit is
+        draining it.
 
-        Raises StaleFence for a fence older than one seen; Quarantined, at once; TimeoutError saying what
-        there is.
+        Raises:
+            StaleFence: The fence is older than one seen.
+            Quarantined: At once, while the worker is quarantined.
+            TimeoutError: Names the present weights.
         """
 
         def ready() -> bool:
             if fence < self._fence:
                 raise StaleFence(f"fence {fence} has been replaced by {self._fence}")
-            held = self.current
+            weights = self.current
             if self.quarantined:
                 raise Quarantined(f"this worker is quarantined: {self.cause}")
-            if held is None or self._draining:
+            if weights is None or self._draining:
                 return False
-            return (held.fence, held.version) >= (fence, version)
+            return (weights.fence, weights.version) >= (fence, version)
 
         try:
             async with asyncio.timeout(timeout), self._change:
                 await self._change.wait_for(ready)
         except TimeoutError:
-            held = identity(self.current) if self.current is not None else "no verified weights"
+            present = identity(self.current) if self.current is not None else "no verified weights"
             raise TimeoutError(
-                f"version {version} of fence {fence} had not come after {timeout:g} s; there is {held}"
+                f"version {version} of fence {fence} had not arrived after {timeout:g} s; "
+                f"the worker has {present}"
             ) from None
 
     async def released(self) -> None:
-        """Return once it is not quarantined: a worker that cannot work leaves the work to others."""
+        """Return once the worker is not quarantined, so that a worker that cannot work leaves the work to
+        others.
+        """
         async with self._change:
             await self._change.wait_for(lambda: not self.quarantined)
 
@@ -171,14 +189,14 @@ class RefitWorker:
         await self._changed()
         if self.current == weights and not self.quarantined:
             return answer
-        begun = time.monotonic()
+        start = time.monotonic()
         deadline = asyncio.timeout(self._timeout)
         try:
             async with deadline:
                 try:
                     await self._refit(announcement, self._receiver.fetch_ahead(announcement), answer)
                 except DisprovenTransfer as error:
-                    log.warning("weights are fetched again", extra={"cause": str(error)})
+                    log.warning("corrupt weights are fetched again", extra={"cause": str(error)})
                     await self._refit(announcement, self._receiver.fetch(announcement), answer)
         except Exception as error:
             answer.error = f"{type(error).__name__}: {error}"
@@ -186,7 +204,7 @@ class RefitWorker:
                 answer.error = f"not done within {self._timeout:g} s: still waiting for {self._phase}"
             log.exception("refit failed", extra={"weights": identity(weights), "cause": answer.error})
         self._draining = False
-        answer.seconds = time.monotonic() - begun
+        answer.seconds = time.monotonic() - start
         self.cause = answer.error
         self.last = answer
         await self._changed()
@@ -208,14 +226,14 @@ class RefitWorker:
             answer.received_bytes = transfer.received_bytes
             answer.delta_parts = transfer.delta_parts
             self._phase = "running samples to finish"
-            # What stands still needs no room: others may begin right until then.
+            # Paused samples need no draining: new samples may start until the pause.
             self._draining = self._in_flight is InFlight.DRAIN
             try:
                 async with self._target.quiet(self._in_flight):
                     await self._give(announcement, transfer, answer)
                     self.current = announcement.weights
             except CanaryMismatch:
-                # Where the bytes are corrupt, that is the cause.
+                # Corrupt bytes, if any, are the actual cause.
                 await asyncio.shield(transfer.proof)
                 raise
             self._draining = False
@@ -233,9 +251,11 @@ class RefitWorker:
         transfer: Transfer,
         answer: refit_pb2.RefitAcknowledgement,
     ) -> None:
-        """Raises CanaryMismatch, SnapshotGone, and what the target does."""
+        """Load the weights into the target and check the canary. Raises CanaryMismatch, SnapshotGone, and
+        exceptions of the target.
+        """
         canary, version = announcement.canary, announcement.weights.version
-        # Before the first tensor is touched: gone now leaves the target with the weights it has.
+        # Check before the first tensor changes: a missing snapshot then leaves the target's weights intact.
         transfer.confirm()
         self.current = None
         self._phase = "the weights to be copied"
@@ -259,5 +279,5 @@ class RefitWorker:
         try:
             await self._bus.publish("refit-acks", answer.SerializeToString(), uuid.uuid4().hex)
         except BusUnavailable as error:
-            # The sender counts this worker as absent, which is what it is.
+            # The sender counts this worker as absent, which is correct.
             log.warning("a refit could not be acknowledged", extra={"cause": str(error)})

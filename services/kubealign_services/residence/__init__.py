@@ -1,0 +1,2 @@
+"""Offloading of accelerator memory and the lock of a shared accelerator."""
+

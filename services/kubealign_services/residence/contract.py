@@ -1,26 +1,28 @@
-"""What gives an accelerator's memory back for a while."""
+"""Protocols for objects whose accelerator memory can be offloaded to the host."""
 
 from typing import Protocol, runtime_checkable
 
 
 @runtime_checkable
 class Movable(Protocol):
-    """Something with tensors on an accelerator that may rest in the host's memory. On a CPU both methods do
-    nothing. One thread at a time calls it, and nothing computes with it meanwhile."""
+    """An object with accelerator tensors that can be offloaded to host memory. On a CPU both methods do
+    nothing. Called from one thread at a time, while no computation uses the object.
+    """
 
     def offload(self) -> None:
-        """Give the accelerator's memory back. Repeated, it does nothing."""
+        """Copy the tensors to the host and free the accelerator memory. Idempotent."""
 
     def reload(self) -> None:
-        """Take it again, with everything as it was. Repeated, it does nothing."""
+        """Allocate the accelerator memory again and restore the tensors. Idempotent."""
 
 
 class Tenant(Protocol):
-    """One of those who share an accelerator, as a `Lease` moves them. Called by whoever takes the lease, in
-    that one's thread, while nobody computes."""
+    """One of the users of a shared accelerator, offloaded and reloaded by `AcceleratorLock`. Called in the
+    thread that acquires the lock, while no tenant computes.
+    """
 
     def leave(self) -> None:
-        """Give the accelerator's memory back."""
+        """Free the accelerator memory."""
 
     def enter(self) -> None:
-        """Take it again."""
+        """Restore the accelerator memory."""

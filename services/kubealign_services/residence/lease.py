@@ -1,8 +1,8 @@
-"""Who has the accelerator: one holds it at a time, in the order of asking, and the one whose tensors are on
-it makes room for the next.
+"""A fair lock for one accelerator that is shared by several tenants: one tenant computes at a time, in the
+order of the requests, and the previous tenant's tensors are offloaded before the next tenant's are loaded.
 
-To hold the lease and to live on the accelerator are two things: a tenant that lets go of the lease stays
-until another one comes, so that two steps of the same one move nothing.
+Holding the lock and being resident on the accelerator are separate: a tenant that releases the lock stays
+resident until another tenant acquires it, so consecutive steps of the same tenant move no memory.
 """
 
 import threading
@@ -16,7 +16,7 @@ from kubealign_services.residence.contract import Tenant
 
 
 class LeaseTimeout(RuntimeError):
-    """The accelerator did not become free in time. Says who held it, and for what."""
+    """The accelerator did not become free in time. Names the holder and its purpose."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,17 @@ class _Holding:
     since: float
 
     def told(self, now: float) -> str:
+        """Return a description of the holder for error messages."""
         return f"{self.tenant} has held it for {now - self.since:.1f} s, for {self.purpose}"
 
 
 class Lease:
-    """Of one accelerator. tenants: by name. timeout: seconds that one waits for it. Thread-safe; not to be
-    taken twice by one who holds it."""
+    """Lock of one accelerator. Thread-safe, not reentrant.
+
+    Args:
+        tenants: Tenants by name.
+        timeout: Seconds to wait for the lock.
+    """
 
     def __init__(
         self, tenants: Mapping[str, Tenant], timeout: float, clock: Callable[[], float] = time.monotonic
@@ -43,28 +48,28 @@ class Lease:
         self._waiting: deque[object] = deque()
         self._holding: _Holding | None = None
         self._resident: str | None = None
-        # False where its entry failed, or its leave: what it has on the accelerator is not known.
+        # False after a failed offload or reload: the contents of the accelerator memory are then unknown.
         self._settled = False
 
     @property
     def resident(self) -> str | None:
-        """Whose tensors are on the accelerator; None: nobody's yet."""
+        """Name of the tenant whose tensors are on the accelerator; None before the first acquisition."""
         return self._resident
 
     @property
     def holder(self) -> str | None:
-        """Who computes; None: nobody."""
+        """Name of the tenant that holds the lock; None when it is free."""
         holding = self._holding
         return None if holding is None else holding.tenant
 
     @property
     def queued(self) -> int:
-        """How many wait for it."""
+        """Number of threads that wait for the lock."""
         return len(self._waiting)
 
     @contextmanager
     def held(self, tenant: str, purpose: str) -> Iterator[None]:
-        """Hold it within the block. Raises what `take` does."""
+        """Hold the lock within the block. Raises the exceptions of `acquire`."""
         self.take(tenant, purpose)
         try:
             yield
@@ -72,10 +77,15 @@ class Lease:
             self.release(tenant)
 
     def take(self, tenant: str, purpose: str) -> None:
-        """Wait for it, and hold it until `release`; whoever lives on the accelerator leaves first.
+        """Wait for the lock and hold it until `release`. The resident tenant is offloaded first.
 
-        purpose: what for, as the error of the next one says it. Raises LeaseTimeout; KeyError for a name that
-        is no tenant's; what a tenant's `leave` or `enter` raises: then it is not held.
+        Args:
+            purpose: Shown in the timeout error of other tenants.
+
+        Raises:
+            AcceleratorLockTimeout: The lock did not become free in time.
+            KeyError: `tenant` is not the name of a tenant.
+            Exception: Any error of a tenant's `offload` or `reload`; the lock is then not held.
         """
         entering = self._tenants[tenant]
         self._wait(tenant, purpose)
@@ -86,10 +96,10 @@ class Lease:
             raise
 
     def release(self, tenant: str) -> None:
-        """Let the next one have it. Raises RuntimeError where the tenant does not hold it."""
+        """Release the lock. Raises RuntimeError when the tenant does not hold it."""
         with self._free:
             if self._holding is None or self._holding.tenant != tenant:
-                raise RuntimeError(f"{tenant} lets go of an accelerator that {self.holder or 'nobody'} holds")
+                raise RuntimeError(f"{tenant} released an accelerator held by {self.holder or 'no tenant'}")
             self._holding = None
             self._free.notify_all()
 
@@ -102,10 +112,12 @@ class Lease:
                 while self._holding is not None or self._waiting[0] is not ticket:
                     left = deadline - self._clock()
                     if left <= 0:
-                        held = self._holding
-                        who = "others wait before it" if held is None else held.told(self._clock())
+                        holding = self._holding
+                        cause = "other tenants are queued before it"
+                        if holding is not None:
+                            cause = holding.told(self._clock())
                         raise LeaseTimeout(
-                            f"{tenant} waited {self._timeout:g} s for the accelerator, for {purpose}: {who}"
+                            f"{tenant} waited {self._timeout:g} s for the accelerator, for {purpose}: {cause}"
                         )
                     self._free.wait(left)
                 self._holding = _Holding(tenant, purpose, self._clock())

@@ -1,8 +1,8 @@
-"""Tensors of an accelerator that rest in pinned memory of the host.
+"""Offloads accelerator tensors to pinned host memory.
 
-A tensor keeps its identity: its storage on the accelerator is emptied and filled again, as FSDP2 does with
-gathered weights. So what shares a storage (ties, views, the flat slices of a sharded model) stays shared, and
-optimisers and engines that hold the tensors notice nothing.
+A tensor keeps its identity: its accelerator storage is resized to zero and filled again later, as FSDP2
+does with gathered weights. Tensors that share a storage (ties, views, the flat slices of a sharded model)
+stay shared, and optimisers and engines that hold the tensors need no change.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,10 +15,13 @@ Tensors = Callable[[], Iterable[Tensor]]
 
 
 class Swap:
-    """Moves tensors of one device. tensors: those that there are now, asked for at each `offload`.
+    """Offloads and reloads the tensors of one device. Not thread-safe.
 
-    The host's copies are kept: what has not changed since the last time (frozen weights never do) is not
-    copied again, its memory is only given back. Not thread-safe.
+    The host copies are kept: tensors that have not changed since the last offload (frozen weights never
+    do) are not copied again; only their device memory is freed.
+
+    Args:
+        tensors: Called at each `offload` for the present tensors.
     """
 
     def __init__(self, tensors: Tensors, device: torch.device) -> None:
@@ -30,20 +33,20 @@ class Swap:
         self._copies: list[Tensor] = []
         self._stale = True
         self._resting = False
-        # Copies have a stream of their own: the host waits for them alone.
+        # A separate stream, so that the host waits only for the copies.
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     @property
     def resting(self) -> bool:
-        """Whether the device's memory has been given back."""
+        """True after the device memory was freed."""
         return self._resting
 
     def changed(self) -> None:
-        """The tensors hold something else now: the copies are of no use."""
+        """Invalidate the host copies because the tensors hold new values."""
         self._stale = True
 
     def offload(self) -> None:
-        """Give the device's memory back."""
+        """Copy the tensors to the host and free the device memory."""
         if self._resting:
             return
         storages = _storages(self._tensors(), self._device)
@@ -57,12 +60,14 @@ class Swap:
         self._resting = True
 
     def reload(self) -> None:
-        """Take the device's memory again, with what was in it."""
+        """Allocate the device memory and restore the tensors."""
         if self._take():
             self._copy(to_host=False)
 
     def reload_empty(self) -> None:
-        """Take the device's memory again with anything in it: all of the tensors are about to be filled."""
+        """Allocate the device memory without restoring the tensors, because all of them are about to be
+        overwritten.
+        """
         if self._take():
             self._stale = True
 
@@ -75,27 +80,29 @@ class Swap:
         return True
 
     def _memory(self, index: int, size: int) -> Tensor:
-        """The host's memory of the last time, where it fits: to pin memory takes longer than to copy."""
+        """Return the host buffer of the last offload when its size matches: pinning memory takes longer than
+        copying.
+        """
         if index < len(self._copies) and self._copies[index].numel() == size:
             return self._copies[index]
         return torch.empty(size, dtype=torch.uint8, pin_memory=self._stream is not None)
 
     def _copy(self, *, to_host: bool) -> None:
         if self._stream is not None:
-            # After whatever still computes with the tensors, or with the memory that was just taken.
+            # Wait for computations that still use the tensors or the memory that was just allocated.
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.no_grad(), torch.cuda.stream(self._stream):
             for storage, copy in zip(self._storages, self._copies, strict=True):
-                held = torch.empty(0, dtype=torch.uint8, device=self._device).set_(storage)
-                source, target = (held, copy) if to_host else (copy, held)
+                on_device = torch.empty(0, dtype=torch.uint8, device=self._device).set_(storage)
+                source, target = (on_device, copy) if to_host else (copy, on_device)
                 target.copy_(source, non_blocking=True)
         if self._stream is not None:
-            # The memory is given back, or computed with, right after this.
+            # The memory is freed, or used by computations, right after this.
             self._stream.synchronize()
 
 
 class Stays:
-    """What a CPU's tensors do: there is nowhere to go. In the place of a `Swap`."""
+    """Offloading for CPU tensors: does nothing. Has the interface of `HostOffloader`."""
 
     def changed(self) -> None:
         return None
@@ -111,15 +118,16 @@ class Stays:
 
 
 def swapping(tensors: Tensors, device: torch.device) -> Swap | Stays:
-    """How tensors of this device rest: in pinned memory of the host, or, of a CPU, where they are."""
+    """Return the offloader for tensors of this device: to pinned host memory, or none on a CPU."""
     return Stays() if device.type == "cpu" else Swap(tensors, device)
 
 
 def _storages(tensors: Iterable[Tensor], device: torch.device) -> list[UntypedStorage]:
-    """Each storage on the device that holds something, once, in the order of the tensors; pages of a file are
-    none to give back."""
-    found = (tensor.untyped_storage() for tensor in tensors if tensor.device == device)
-    own = (storage for storage in found if storage.nbytes() and storage.resizable())
+    """Return each non-empty storage on the device once, in the order of the tensors. Storages that are mapped
+    files are skipped: there is no memory to free.
+    """
+    on_device = (tensor.untyped_storage() for tensor in tensors if tensor.device == device)
+    own = (storage for storage in on_device if storage.nbytes() and storage.resizable())
     return list({storage.data_ptr(): storage for storage in own}.values())
 
 

@@ -1,4 +1,4 @@
-"""A Python function as a scorer of rollouts."""
+"""Scorer of rollouts that calls a Python function."""
 
 import json
 import time
@@ -19,9 +19,12 @@ class FunctionScorer:
         self._function = function
 
     async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
-        """One score a rollout, in their order. Where the function raises for many, each is tried alone: the
-        others are not to blame."""
-        begun = time.monotonic()
+        """Return one score per rollout, in order.
+
+        If the function raises for several rollouts, each is scored alone, so that one rollout does not
+        fail the others.
+        """
+        started_at = time.monotonic()
         scores = [score_for(rollout, self._name, self._worker) for rollout in rollouts]
         try:
             rewards = await self._rewards(rollouts)
@@ -34,7 +37,7 @@ class FunctionScorer:
             return scores
         for score, reward in zip(scores, rewards, strict=True):
             score.reward = reward
-            score.seconds = (time.monotonic() - begun) / len(scores)
+            score.seconds = (time.monotonic() - started_at) / len(scores)
         return scores
 
     async def _rewards(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[float]:
@@ -47,6 +50,6 @@ class FunctionScorer:
 
 
 def transposed(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Rows -> columns. A column that some rows lack is None there."""
+    """Return rows as columns. A column that a row lacks is None for that row."""
     names = {name: None for row in rows for name in row}
     return {name: [row.get(name) for row in rows] for name in names}

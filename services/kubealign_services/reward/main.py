@@ -1,4 +1,4 @@
-"""A reward: `python -m kubealign_services.reward.main SETTINGS.json`."""
+"""Reward process: `python -m kubealign_services.reward.main SETTINGS.json`."""
 
 import sys
 from contextlib import AsyncExitStack
@@ -23,7 +23,7 @@ _MICROBATCH_TOKENS = 8192
 
 
 async def serve(context: Context) -> None:
-    """Score until stopped."""
+    """Score rollouts until stopped."""
     name = context.settings.reward
     async with AsyncExitStack() as stack:
         try:
@@ -34,6 +34,7 @@ async def serve(context: Context) -> None:
 
 
 async def _scorer(context: Context, name: str, stack: AsyncExitStack) -> tuple[Scorer, frozenset[str]]:
+    """Return the scorer of this name and the purposes that it scores."""
     spec = context.job.spec
     for reward in spec.rewards:
         if reward.name == name:
@@ -43,14 +44,15 @@ async def _scorer(context: Context, name: str, stack: AsyncExitStack) -> tuple[S
             function = FunctionReward(score.function, score.timeout_seconds, name)
             await stack.enter_async_context(function)
             return FunctionScorer(name, context.settings.name, function), frozenset({"validation"})
-    known = [*(reward.name for reward in spec.rewards), *(score.name for score in spec.scores)]
-    raise PermanentFailure(f"the job has no reward {name}; there are {', '.join(known)}")
+    names = [*(reward.name for reward in spec.rewards), *(score.name for score in spec.scores)]
+    raise PermanentFailure(f"the job has no reward {name}; there are {', '.join(names)}")
 
 
 async def _reward_scorer(context: Context, reward: Reward, stack: AsyncExitStack) -> Scorer:
-    called = reward.function or reward.plugin
-    if called is not None:
-        function = FunctionReward(called, reward.timeout_seconds, reward.name)
+    """Create the scorer of a reward: a function or models."""
+    target = reward.function or reward.plugin
+    if target is not None:
+        function = FunctionReward(target, reward.timeout_seconds, reward.name)
         await stack.enter_async_context(function)
         return FunctionScorer(reward.name, context.settings.name, function)
     model = await context.compute(_model, context, reward)
@@ -58,6 +60,7 @@ async def _reward_scorer(context: Context, reward: Reward, stack: AsyncExitStack
 
 
 def _model(context: Context, reward: Reward) -> SequenceScorer:
+    """Load the models of a reward."""
     prepared = load_prepared(context.settings.run_dir)
     precision = context.job.spec.trainer.backend.value.precision
     models = [

@@ -1,4 +1,4 @@
-"""Reward models as a scorer of rollouts."""
+"""Scorer of rollouts that runs reward models."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from kubealign_services.scoring.worker import score_for
 
 
 class ModelScorer:
-    """One packed forward pass for many rollouts, off the event loop."""
+    """Scores many rollouts in one packed forward pass, off the event loop."""
 
     def __init__(self, name: str, worker: str, context: Context, model: SequenceScorer) -> None:
         self._name = name
@@ -21,8 +21,8 @@ class ModelScorer:
         self._model = model
 
     async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
-        """One score a rollout, in their order."""
-        begun = time.monotonic()
+        """Return one score per rollout, in order."""
+        started_at = time.monotonic()
         batch = concatenate([decode(rollout.sequence) for rollout in rollouts])
         scores = [score_for(rollout, self._name, self._worker) for rollout in rollouts]
         try:
@@ -38,5 +38,5 @@ class ModelScorer:
             )
             if scored.disagreement is not None:
                 score.disagreement = float(scored.disagreement[index])
-            score.seconds = (time.monotonic() - begun) / len(rollouts)
+            score.seconds = (time.monotonic() - started_at) / len(rollouts)
         return scores

@@ -1,4 +1,4 @@
-"""The Reward service: the same scorer as the bus worker's, called directly."""
+"""gRPC service Reward: direct calls of the bus worker's scorer."""
 
 import grpc
 
@@ -7,6 +7,8 @@ from kubealign_services.scoring.worker import Scorer
 
 
 class RewardServicer(scoring_pb2_grpc.RewardServicer):
+    """gRPC service of a reward."""
+
     def __init__(self, scorer: Scorer) -> None:
         self._scorer = scorer
 

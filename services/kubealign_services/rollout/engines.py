@@ -1,4 +1,4 @@
-"""The engine that a spec names, as a worker uses it."""
+"""Creates the generation engine that a job's spec names."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,24 +17,29 @@ from kubealign_services.rollout.triton import opened_triton
 
 @asynccontextmanager
 async def opened_generator(context: Context, engine: Engine, folder: Path) -> AsyncIterator[Generator]:
-    """For the model of a Hugging Face folder; its weights come by refit. What the engine has started ends
-    with the context. Raises PermanentFailure for an engine that is not to be had here."""
+    """Open a generator for the model in a Hugging Face folder; its weights arrive by refit.
+
+    Everything that the engine starts ends with the context.
+
+    Raises:
+        PermanentFailure: The engine is not available.
+    """
     observe = token_counter(context.metrics)
     if engine.torch is not None and engine.torch.tensor_parallel > 1:
         async with led_generator(context, engine.torch, folder, observe) as generator:
             yield generator
     elif engine.torch is not None:
         shares_cores = context.settings.shares_cores
-        made = await context.compute(TorchEngine.create, folder, engine.torch, shares_cores)
-        yield SteppedGenerator(made, context.compute, observe)
+        torch_engine = await context.compute(TorchEngine.create, folder, engine.torch, shares_cores)
+        yield SteppedGenerator(torch_engine, context.compute, observe)
     elif engine.triton is not None:
         async with opened_triton(context, engine.triton, folder, observe) as generator:
             yield generator
     else:
         spec = engine.vllm or engine.tensorrt_llm
         if spec is None:
-            raise PermanentFailure(f"rollout.engine.{engine.member} is not there yet")
-        # Imported here: the other engines do not wait for what these need.
+            raise PermanentFailure(f"rollout.engine.{engine.member} is not available yet")
+        # Imported lazily: the other engines do not need these heavy dependencies.
         from kubealign_services.generation.outside.opening import opened_outside
 
         adapted, files = context.job.spec.trainer.lora is not None, context.settings.shared_memory

@@ -1,4 +1,4 @@
-"""Weights that stay as they are: those of the policy's folder, in a job that trains nothing."""
+"""Fixed weights of the policy's folder, for a job that trains nothing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,13 +13,15 @@ from kubealign_services.generation.contract import EngineLost
 from kubealign_services.refit.worker import Quarantined
 from kubealign_services.rpc.errors import OutOfOrder, StaleFence
 
-#: The version of weights that nobody has trained.
+#: Version of untrained weights.
 VERSION = 0
 
 
 class FixedWeights:
-    """WorkerWeights of an engine that has taken its folder's weights: there for the newest fence, but while
-    an engine that lost them takes them again."""
+    """Weights of an engine that has loaded its folder, valid for the newest fence.
+
+    They are unavailable only while an engine that lost them loads them again.
+    """
 
     last: refit_pb2.RefitAcknowledgement | None = None
 
@@ -32,46 +34,54 @@ class FixedWeights:
 
     @property
     def quarantined(self) -> bool:
+        """True while the engine has lost its weights."""
         return bool(self.cause)
 
     async def kept(self, lost: Callable[[], Awaitable[str]], load: Callable[[], Awaitable[None]]) -> None:
-        """Load them again, for ever, each time that the engine has lost them."""
+        """Reload the weights, forever, each time that the engine has lost them."""
         while True:
             self.cause = await lost()
             self._there.clear()
             try:
                 await load()
             except EngineLost as error:
-                # Which is told as the first time.
+                # Reported like the first loss.
                 self.cause = str(error)
             else:
                 self.cause = ""
                 self._there.set()
 
     async def wait_for(self, fence: int, version: int, timeout: float) -> None:
-        """Return at once. Raises StaleFence; OutOfOrder for a version that nobody will make;
-        Quarantined while the engine has lost them."""
+        """Return at once if the weights fit.
+
+        Raises:
+            StaleFence: A newer fence is known.
+            OutOfOrder: Nobody will produce this version.
+            Quarantined: The engine has lost its weights.
+        """
         if self.quarantined:
             raise Quarantined(f"this worker is quarantined: {self.cause}")
         if fence < self._fence:
             raise StaleFence(f"fence {fence} has been replaced by {self._fence}")
         if version > VERSION:
-            raise OutOfOrder(f"version {version} is asked for, and nothing is trained in this job")
+            raise OutOfOrder(f"version {version} is requested, but nothing is trained in this job")
         self._fence = fence
         self.current = batch_pb2.WeightsId(fence=fence, version=VERSION)
 
     async def released(self) -> None:
+        """Wait until the weights are loaded."""
         await self._there.wait()
 
 
 def folder_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of all weights of a Hugging Face folder, tied ones once. Raises OSError where it has
-    none."""
-    # By the model's own loading, which knows the names of every version and layout of the files.
+    """Yield (name, tensor) of all weights of a Hugging Face folder, tied ones once. Raises OSError if the
+    folder has none.
+    """
+    # Use the model's own loader, which knows every version and layout of the files.
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
     seen: set[int] = set()
     for name, weight in model.state_dict(keep_vars=True).items():
-        # Tied weights are one, under several names.
+        # Tied weights are one tensor under several names.
         if id(weight) not in seen:
             seen.add(id(weight))
             yield name, weight.detach() if isinstance(weight, torch.nn.Parameter) else weight

@@ -1,5 +1,4 @@
-"""Generation without a transport: many groups at once through one engine, on the one thread that may call
-it."""
+"""Generator that drives a step-wise engine: many groups at once, all engine calls on one thread."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -22,8 +21,8 @@ Compute = Callable[..., Awaitable[Any]]
 
 
 class SteppedGenerator:
-    """Feeds an engine and hands out its samples as they finish. `run` must be running for anything to
-    come."""
+    """Feeds an engine and hands out its samples as they finish. Nothing is generated unless `run` is running.
+    """
 
     def __init__(
         self,
@@ -31,17 +30,21 @@ class SteppedGenerator:
         compute: Compute,
         observe: Callable[[EngineLoad], None] = lambda load: None,
     ) -> None:
-        """observe: told the engine's load after each step."""
+        """Set up the generator.
+
+        Args:
+            observe: Called with the engine's load after each step.
+        """
         self._engine = engine
         self._compute = compute
         self._observe = observe
         self._incoming: list[GenerationRequest] = []
-        # Left early, and not yet forgotten by the engine.
+        # Requests that were left early and that the engine still holds.
         self._leaving: dict[str, asyncio.Event] = {}
         self._queues: dict[str, asyncio.Queue[GeneratedSample | RequestRefused | EngineLost]] = {}
-        # Whether the weights may be others than before the quiet that is held.
+        # True if the weights may have changed during the current pause.
         self._touched = False
-        # Of the weights: done when they are known to be what was sent. None: they are.
+        # Done when the weights are verified. None: they are verified.
         self._proof: asyncio.Future[None] | None = None
         self._work = asyncio.Event()
         # Set between two steps.
@@ -51,20 +54,20 @@ class SteppedGenerator:
         self._idle.set()
         self._open = asyncio.Event()
         self._open.set()
-        # By whoever has it quiet.
+        # Held by the caller that has paused generation.
         self._held = asyncio.Lock()
         self.load = EngineLoad()
 
     @property
     def in_flight(self) -> int:
-        """Groups that have not been handed out whole."""
+        """Number of groups that have not been handed out completely."""
         return len(self._queues)
 
     async def run(self) -> None:
-        """Step the engine for ever, as long as it has work."""
+        """Step the engine, forever, as long as it has work."""
         while True:
             await self._work.wait()
-            # In a loop: by the time that this goes on, it may be shut again.
+            # In a loop: the generator may be paused again before this task runs.
             while not self._open.is_set():
                 await self._open.wait()
             self._idle.clear()
@@ -75,9 +78,9 @@ class SteppedGenerator:
             self._still.set()
             self._observe(self.load)
             if samples or _disproof(self._proof):
-                lost = await _doubt(self._proof)
-                if lost:
-                    self._drop(lost)
+                failure = await _doubt(self._proof)
+                if failure:
+                    self._drop(failure)
                     samples = []
             for request_id, refusal in refused.items():
                 self._hand_out(request_id, refusal)
@@ -91,10 +94,15 @@ class SteppedGenerator:
                     self._work.clear()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
-        """The group's samples, each as soon as it is finished. Raises RequestRefused; EngineLost where a
-        refit came to nothing under it. Leaving early frees what it held."""
+        """Yield the group's samples, each as soon as it is finished. Leaving early frees the engine's
+        resources.
+
+        Raises:
+            RequestRefused: The engine cannot run the request.
+            EngineLost: A refit failed during generation.
+        """
         while request.request_id in self._leaving:
-            # What the engine still has under this name is another request's.
+            # The engine still holds an earlier request of this name.
             await self._leaving[request.request_id].wait()
         queue: asyncio.Queue[GeneratedSample | RequestRefused | EngineLost] = asyncio.Queue()
         if request.request_id in self._queues:
@@ -120,19 +128,22 @@ class SteppedGenerator:
                 self._work.set()
 
     async def lost(self) -> str:
-        """Never: the engine lives as long as the process."""
+        """Never return: this engine lives as long as the process."""
         await asyncio.Event().wait()
-        raise AssertionError("nothing sets it")
+        raise AssertionError("this event is never set")
 
     @asynccontextmanager
     async def quiet(self, in_flight: InFlight) -> AsyncIterator[None]:
-        """As `Generator.quiet`. Where the block fails after the weights were touched, what was in flight
-        ends with EngineLost: no token of it is made with weights that nobody has proven."""
+        """Pause generation, as `Generator.paused`.
+
+        If the block fails after it changed the weights, requests in flight end with EngineLost: no token
+        is generated with unverified weights.
+        """
         async with self._held:
             if in_flight is InFlight.DRAIN:
                 await self._drained()
             else:
-                # Shut first: between two steps there is no time to notice that one has ended.
+                # Pause first: the gap between two steps is too short to be noticed.
                 self._open.clear()
             self._touched = False
             try:
@@ -146,7 +157,7 @@ class SteppedGenerator:
                 self._open.set()
 
     async def _drained(self) -> None:
-        """Shut it when nothing runs. Until then others may begin."""
+        """Pause once nothing runs. Until then new requests may begin."""
         while True:
             await self._idle.wait()
             self._open.clear()
@@ -157,7 +168,7 @@ class SteppedGenerator:
     async def refit(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
     ) -> None:
-        """Take new weights. Call it within `quiet`. Raises ValueError for names or shapes that do not fit."""
+        """Load new weights. Call it while paused. Raises ValueError for names or shapes that do not fit."""
         self._touched, self._proof = True, None
         await self._compute(self._engine.refit, tensors, version, in_flight)
 
@@ -168,35 +179,42 @@ class SteppedGenerator:
         version: int,
         in_flight: InFlight = InFlight.DRAIN,
     ) -> None:
-        """Take an adapter to the weights of the last `refit`. Call it within `quiet`. Raises ValueError for
-        names or shapes that do not fit."""
+        """Apply an adapter to the weights of the last `refit`. Call it while paused. Raises ValueError for
+        names or shapes that do not fit.
+        """
         self._touched, self._proof = True, None
         await self._compute(self._engine.adapt, tensors, scale, version, in_flight)
 
     async def proven_by(self, proof: asyncio.Future[None]) -> None:
-        """As `Generator.proven_by`: returns at once, and keeps back."""
+        """Hold finished samples back until the weights are verified, as `Generator.hold_output_until`.
+        Returns at once.
+        """
         self._proof = proof
 
     async def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """Log-probability of each token after the first, at temperature 1. Call it within `quiet`."""
+        """Return the log-probability of each token after the first, at temperature 1. Call it while paused.
+        """
         logprobs: list[float] = await self._compute(self._engine.sequence_logprobs, tokens)
         return logprobs
 
     async def continuation_logprobs(
         self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
     ) -> tuple[list[list[float]], int]:
-        """Log-probability of each continuation's tokens after the prompt, at temperature 1, and the version
-        of the weights. Beside what runs, but not while `quiet` is held. Raises RequestRefused; EngineLost as
-        `generate`."""
+        """Return the log-probabilities of each continuation's tokens at temperature 1, and the weight
+        version.
+
+        Runs concurrently with generation, but waits while paused. Raises RequestRefused, and EngineLost as
+        `generate`.
+        """
         while not self._open.is_set():
             await self._open.wait()
-        before = self._proof
-        found: tuple[list[list[float]], int] = await self._compute(self._score, prompt, continuations)
-        # A refit may have come before it had its turn.
-        lost = await _doubt(before) or await _doubt(self._proof)
-        if lost:
-            raise EngineLost(lost)
-        return found
+        verification = self._proof
+        result: tuple[list[list[float]], int] = await self._compute(self._score, prompt, continuations)
+        # A refit may have run before this call.
+        failure = await _doubt(verification) or await _doubt(self._proof)
+        if failure:
+            raise EngineLost(failure)
+        return result
 
     def _score(
         self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
@@ -213,6 +231,7 @@ class SteppedGenerator:
     def _advance(
         self, incoming: list[GenerationRequest], aborted: list[str]
     ) -> tuple[list[GeneratedSample], dict[str, RequestRefused]]:
+        """Add and abort requests, then run one engine step."""
         refused: dict[str, RequestRefused] = {}
         for request in incoming:
             try:
@@ -226,7 +245,7 @@ class SteppedGenerator:
         return samples, refused
 
     def _drop(self, cause: str) -> None:
-        """End every group in flight. The engine forgets them before its next step."""
+        """End every group in flight with EngineLost. The engine forgets them before its next step."""
         for request_id, queue in self._queues.items():
             queue.put_nowait(EngineLost(cause))
             self._leaving.setdefault(request_id, asyncio.Event())
@@ -234,19 +253,20 @@ class SteppedGenerator:
         self._work.set()
 
     def _hand_out(self, request_id: str, item: GeneratedSample | RequestRefused) -> None:
+        """Deliver a sample or an error to the group's queue."""
         if request_id in self._queues:
             self._queues[request_id].put_nowait(item)
 
 
 async def _doubt(proof: asyncio.Future[None] | None) -> str:
-    """Wait until it is known whether weights are what was sent. Why not; empty: they are."""
+    """Wait until weights are verified. Return the error; empty: they are verified."""
     if proof is not None:
         await asyncio.wait({proof})
     return _disproof(proof)
 
 
 def _disproof(proof: asyncio.Future[None] | None) -> str:
-    """Why weights are not what was sent; empty: that is not known."""
+    """Return the verification error of weights; empty: none so far."""
     if proof is None or not proof.done() or proof.exception() is None:
         return ""
     return f"the weights that made it are not what was sent: {proof.exception()}"

@@ -1,4 +1,4 @@
-"""A rollout worker: `python -m kubealign_services.rollout.main SETTINGS.json`."""
+"""Rollout worker process: `python -m kubealign_services.rollout.main SETTINGS.json`."""
 
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -32,7 +32,7 @@ from kubealign_services.rollout.workflow.opened import opened_samples
 from kubealign_services.scoring.errors import RewardMissing
 from kubealign_services.telemetry.pace import Rate
 
-#: How a worker comes by its engine: as `opened_generator`.
+#: Opens the worker's engine, like `open_generator`.
 Opened = Callable[[Context, Engine, Path], AbstractAsyncContextManager[Generator]]
 
 
@@ -48,22 +48,22 @@ async def serve(context: Context, opened: Opened = opened_generator) -> None:
     timeout = rollout.refit.timeout_seconds
     async with context.bus() as bus, opened(context, rollout.engine, folder) as generator:
 
-        async def base() -> None:
+        async def load_base() -> None:
             if not trains or trainer.lora is not None:
-                # Of a job with adapters: what they are adapters to.
+                # In a job with adapters: their base weights.
                 async with generator.quiet(InFlight.DRAIN):
                     await generator.refit(folder_weights(folder), VERSION)
 
-        await base()
+        await load_base()
         if not trains:
             fixed = FixedWeights()
-            kept = fixed.kept(generator.lost, base)
-            await _work(context, bus, generator, rollout, prepared.tokenizer, fixed, kept)
+            reloading = fixed.kept(generator.lost, load_base)
+            await _work(context, bus, generator, rollout, prepared.tokenizer, fixed, reloading)
             return
-        wanted = wanted_by(rollout.engine, settings.rank)
-        async with receiving(settings, rollout.refit, wanted) as received:
+        select_shard = wanted_by(rollout.engine, settings.rank)
+        async with receiving(settings, rollout.refit, select_shard) as setup:
             refit = RefitWorker(
-                settings.name, bus, received.receiver, generator, timeout, context.job.spec.in_flight
+                settings.name, bus, setup.receiver, generator, timeout, context.job.spec.in_flight
             )
             await _work(
                 context,
@@ -73,8 +73,8 @@ async def serve(context: Context, opened: Opened = opened_generator) -> None:
                 prepared.tokenizer,
                 refit,
                 refit.run(),
-                recovered(refit, generator.lost, base),
-                servicers=received.servicers,
+                recovered(refit, generator.lost, load_base),
+                servicers=setup.servicers,
             )
 
 
@@ -88,7 +88,11 @@ async def _work(
     *others: Coroutine[Any, Any, None],
     servicers: Sequence[object] = (),
 ) -> None:
-    """Serve and pull work until stopped; `others` run beside it. servicers: what else it serves."""
+    """Serve and pull work until stopped; `others` run concurrently.
+
+    Args:
+        servicers: Additional gRPC services.
+    """
     name = context.settings.name
     capacity = rollout.engine.value.max_sequences
     tokens = Rate()
@@ -96,7 +100,7 @@ async def _work(
     try:
         async with opened_samples(rollout.workflow, generator, name, tokenizer) as samples:
             worker = RolloutWorker(name, bus, generator, weights, capacity, samples)
-            # In the trainer's process it has no address of its own: its work comes by the bus alone.
+            # In the trainer's process the worker has no address: its work arrives by the bus alone.
             reachable = context.settings.listen is not None
             servicer = RolloutServicer(name, generator, weights, samples)
             async with context.serve([servicer, *servicers]) if reachable else nullcontext():
@@ -106,8 +110,8 @@ async def _work(
 
 
 def _described(generator: Generator, refit: WorkerWeights, tokens: Rate) -> dict[str, Any]:
-    """See docs/metrics.md."""
-    said: dict[str, Any] = {
+    """Return the heartbeat payload (docs/metrics.md)."""
+    payload: dict[str, Any] = {
         "weight_version": refit.current.version if refit.current is not None else None,
         "running": generator.load.running,
         "waiting": generator.load.waiting,
@@ -115,16 +119,16 @@ def _described(generator: Generator, refit: WorkerWeights, tokens: Rate) -> dict
         "quarantined": refit.quarantined,
     }
     if refit.cause:
-        said["last_error"] = refit.cause
+        payload["last_error"] = refit.cause
     if refit.last is not None:
-        said["refit_seconds"] = round(refit.last.seconds, 3)
-        said["refit_bytes"] = refit.last.received_bytes
-        said["refit_transport"] = refit.last.transport
-    return said
+        payload["refit_seconds"] = round(refit.last.seconds, 3)
+        payload["refit_bytes"] = refit.last.received_bytes
+        payload["refit_transport"] = refit.last.transport
+    return payload
 
 
 async def _begin(context: Context) -> None:
-    """The first process of a worker serves; the others, where it has several, follow it."""
+    """Serve in the first process of a worker; other processes of the worker follow it."""
     settings, rollout = context.settings, context.job.spec.effective_rollout
     if settings.rank == 0 or rollout is None or rollout.engine.torch is None:
         await serve(context)

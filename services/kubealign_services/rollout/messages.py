@@ -1,4 +1,4 @@
-"""Work items to engine requests, samples to rollout messages. Pure."""
+"""Converts work items to engine requests and samples to rollout messages. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ from kubealign_services.generation.contract import (
 
 @dataclass(frozen=True)
 class Part:
-    """Samples of a group that are generated alike. first: the place of the first one in the group."""
+    """Samples of a group that are generated alike. first_sample: index of the first one in the group."""
 
     request: GenerationRequest
     first: int
 
 
 def identity_of(item: rollout_pb2.WorkItem) -> str:
-    """Names a group's fence and attempt too, so that two never meet."""
+    """Return a key that contains the group's fence and attempt, so that no two requests share one."""
     return f"{item.fence}:{item.purpose}:{item.group_id}:{item.attempt}"
 
 
 def parts_of(item: rollout_pb2.WorkItem) -> list[Part]:
-    """The engine's requests for a group: the sampled ones, then the greedy ones."""
+    """Return the engine's requests for a group: the sampled ones, then the greedy ones."""
     sampled = len(item.seeds) - item.greedy_samples
     parts = []
     if sampled:
@@ -67,25 +67,29 @@ def rollout_of(
     first: int = 0,
     learned: Sequence[int] | None = None,
 ) -> rollout_pb2.Rollout:
-    """One finished sample as it goes over the bus. Columns as rollout.proto says. first: its part's place in
-    the group. learned: 0 at the tokens that are not the policy's own; None: all are."""
+    """Return the message of one finished sample, with columns as in rollout.proto.
+
+    Args:
+        first_sample: Index of the part's first sample in the group.
+        loss_mask: 0 at tokens that are not the policy's own; None: all tokens are.
+    """
     prompt = list(item.prompt_tokens)
-    ahead = len(prompt)
+    prompt_length = len(prompt)
 
     def column(values: list[float]) -> torch.Tensor:
-        return torch.tensor([0.0] * ahead + values, dtype=torch.float32)
+        return torch.tensor([0.0] * prompt_length + values, dtype=torch.float32)
 
     sequence = Batch(
         tokens=torch.tensor(prompt + sample.tokens, dtype=torch.int32),
-        cu_seqlens=torch.tensor([0, ahead + len(sample.tokens)], dtype=torch.int32),
+        cu_seqlens=torch.tensor([0, prompt_length + len(sample.tokens)], dtype=torch.int32),
         sample_ids=[f"{item.group_id}#{first + sample.sample}"],
         token_columns={
             "loss_mask": torch.tensor(
-                [0] * ahead + list(learned or [1] * len(sample.tokens)), dtype=torch.uint8
+                [0] * prompt_length + list(learned or [1] * len(sample.tokens)), dtype=torch.uint8
             ),
             "behaviour_logprobs": column(sample.behaviour_logprobs),
             "engine_logprobs": column(sample.engine_logprobs),
-            "weight_version": torch.tensor([-1] * ahead + sample.versions, dtype=torch.int32),
+            "weight_version": torch.tensor([-1] * prompt_length + sample.versions, dtype=torch.int32),
         },
     )
     return rollout_pb2.Rollout(
@@ -108,26 +112,29 @@ def rollout_of(
 def given_rollouts(
     item: rollout_pb2.WorkItem, logprobs: Sequence[list[float]], version: int, worker: str
 ) -> list[rollout_pb2.Rollout]:
-    """The responses that an item gives, as rollouts; logprobs: of each one's tokens, at temperature 1. They
-    have no text: whoever gave them has it."""
+    """Return the responses that an item gives as rollouts, without text.
+
+    Args:
+        logprobs: Log-probability of each response token at temperature 1.
+    """
     samples = [
         GeneratedSample(
             request_id=identity_of(item),
             sample=index,
-            tokens=list(given.tokens),
-            behaviour_logprobs=list(found),
-            engine_logprobs=list(found),
-            versions=[version] * len(found),
+            tokens=list(continuation.tokens),
+            behaviour_logprobs=list(values),
+            engine_logprobs=list(values),
+            versions=[version] * len(values),
             finish=Finish.STOP,
             text="",
         )
-        for index, (given, found) in enumerate(zip(item.continuations, logprobs, strict=True))
+        for index, (continuation, values) in enumerate(zip(item.continuations, logprobs, strict=True))
     ]
     return [rollout_of(item, sample, worker) for sample in samples]
 
 
 def failure_of(item: rollout_pb2.WorkItem, error: str, worker: str) -> rollout_pb2.Rollout:
-    """A group that cannot be generated: a result too, which says why."""
+    """Return the failed rollout of a group that cannot be generated, with the error."""
     return rollout_pb2.Rollout(
         fence=item.fence,
         group_id=item.group_id,
@@ -141,5 +148,5 @@ def failure_of(item: rollout_pb2.WorkItem, error: str, worker: str) -> rollout_p
 
 
 def message_id(rollout: rollout_pb2.Rollout) -> str:
-    """The same for every copy of a sample: the bus keeps the first."""
+    """Return an id that is equal for every copy of a sample: the bus keeps the first."""
     return f"{rollout.fence}:{rollout.purpose}:{rollout.group_id}:{rollout.attempt}:{rollout.sample}"

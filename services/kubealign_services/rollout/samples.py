@@ -1,4 +1,4 @@
-"""How the samples of a work item come about: generated at once, or turn by turn by a workflow."""
+"""Producers of a work item's samples: in a single turn, or in several turns by a workflow."""
 
 import asyncio
 import json
@@ -21,19 +21,19 @@ from kubealign_services.rollout.messages import Part, rollout_of
 from kubealign_services.rollout.workflow.contract import Workflow
 from kubealign_services.rollout.workflow.episode import Episode, Transcript
 
-#: Purposes whose samples a workflow makes; others (a judgement, a critique) are generated at once.
+#: Purposes whose samples a workflow generates; others (a judgement, a critique) take a single turn.
 _EPISODES = frozenset({"train", "validation"})
 
 
 class Samples(Protocol):
-    """Makes the samples of a part of a group."""
+    """Producer of the samples of a group's part."""
 
     def make(self, item: rollout_pb2.WorkItem, part: Part) -> AsyncGenerator[rollout_pb2.Rollout]:
-        """Each as soon as it is finished. Raises RequestRefused, WorkflowFailed."""
+        """Yield each sample as soon as it is finished. Raises RequestRefused, WorkflowFailed."""
 
 
 class AtOnce:
-    """Each response in one go; the group's prompt is computed once."""
+    """Generates each response in a single turn; the group's prompt is computed once."""
 
     def __init__(self, generator: Generator, worker: str) -> None:
         self._generator, self._worker = generator, worker
@@ -45,7 +45,7 @@ class AtOnce:
 
 
 class ByWorkflow:
-    """Each response turn by turn, all of a part beside one another."""
+    """Generates each response in several turns, all samples of a part concurrently."""
 
     def __init__(
         self, generator: Generator, worker: str, workflow: Workflow, tokenizer: PreTrainedTokenizerBase
@@ -60,18 +60,19 @@ class ByWorkflow:
                 async for rollout in samples:
                     yield rollout
             return
-        making = [
-            asyncio.create_task(self._one(item, part, place)) for place in range(len(part.request.seeds))
+        tasks = [
+            asyncio.create_task(self._one(item, part, index)) for index in range(len(part.request.seeds))
         ]
         try:
-            for done in asyncio.as_completed(making):
+            for done in asyncio.as_completed(tasks):
                 yield await done
         finally:
-            for task in making:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*making, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _one(self, item: rollout_pb2.WorkItem, part: Part, place: int) -> rollout_pb2.Rollout:
+        """Run the workflow of one sample."""
         request = replace(
             part.request,
             request_id=f"{part.request.request_id}:{part.first + place}",
@@ -83,6 +84,7 @@ class ByWorkflow:
         return episode_rollout(item, part, place, episode.transcript, self._worker)
 
     async def _generate(self, request: GenerationRequest) -> GeneratedSample:
+        """Generate one sample of a request."""
         async with aclosing(self._generator.generate(request)) as samples:
             async for sample in samples:
                 return sample
@@ -92,7 +94,7 @@ class ByWorkflow:
 def episode_rollout(
     item: rollout_pb2.WorkItem, part: Part, place: int, said: Transcript, worker: str
 ) -> rollout_pb2.Rollout:
-    """The transcript as it goes over the bus."""
+    """Return the message of a transcript."""
     sample = GeneratedSample(
         request_id=part.request.request_id,
         sample=place,

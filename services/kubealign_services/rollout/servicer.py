@@ -1,4 +1,4 @@
-"""The RolloutService: the same generator as the bus worker's, called directly."""
+"""gRPC service RolloutService: direct calls of the bus worker's generator."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -16,6 +16,8 @@ from kubealign_services.scoring.errors import RewardError
 
 
 class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
+    """gRPC service of a rollout worker."""
+
     def __init__(self, name: str, generator: Generator, refit: WorkerWeights, samples: Samples) -> None:
         self._samples = samples
         self._name = name

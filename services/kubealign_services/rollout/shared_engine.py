@@ -1,8 +1,8 @@
-"""A rollout worker whose engine is shared by several processes: the first one's generator, and what the
-others do.
+"""Rollout worker with a tensor-parallel engine: the leader's generator, the followers' loop and their
+weights.
 
-The first is a worker like any other. The others have neither the bus nor a server: they make the passes that
-it says, fetch the weights that it says, and start and end with it.
+The leader is an ordinary worker. The followers use neither the bus nor a server: they run the forward
+passes that the leader requests, fetch their own shards of new weights, and start and end with the leader.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ from kubealign_services.process.until_stopped import end_all
 from kubealign_services.rollout.generator import Compute, SteppedGenerator
 from kubealign_services.rollout.shared_weights import own_parts
 
-# Processes that start at the same time may be this far apart, in seconds, however short a group may take; and
-# one may wait this much longer for the others than each of them for its weights.
+# Least timeout in seconds: processes that start together may be this far apart, however short the timeout of
+# a group. A process also waits this much longer for the others than each waits for its weights.
 _LEAST_SECONDS = 120.0
 
 
 class LedGenerator(SteppedGenerator):
-    """A Generator that cannot go on when the others are lost, also while it has nothing to generate."""
+    """Generator that fails when a follower is lost, even while nothing is generated."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class LedGenerator(SteppedGenerator):
         self._lost = lost
 
     async def run(self) -> None:
-        """As SteppedGenerator. Raises ProcessesLost."""
+        """Step the engine as SteppedGenerator does. Raises ProcessesLost."""
         stepping = asyncio.create_task(super().run())
         try:
             await asyncio.wait({stepping, self._lost}, return_when=asyncio.FIRST_COMPLETED)
@@ -63,8 +63,14 @@ class LedGenerator(SteppedGenerator):
 async def led_generator(
     context: Context, spec: engine_spec.TorchEngine, folder: Path, observe: Callable[[EngineLoad], None]
 ) -> AsyncIterator[Generator]:
-    """Of the first process, once the others have come. They end with the context, in good order unless an
-    error ends it. Raises PermanentFailure for a model that they cannot share, GroupLost."""
+    """Open the leader's generator once the followers have joined.
+
+    The followers end with the context, gracefully unless an error ends it.
+
+    Raises:
+        PermanentFailure: The model cannot be sharded over these processes.
+        GroupLost: The followers did not join.
+    """
     loop = asyncio.get_running_loop()
     lost: asyncio.Future[None] = loop.create_future()
 
@@ -77,12 +83,12 @@ async def led_generator(
         with suppress(ProcessesLost):
             await context.compute(end)
     if lost.done():
-        # Retrieved here too, in case nobody asks any more.
+        # Retrieved here too, so that asyncio does not log it as unhandled.
         lost.exception()
 
 
 async def follow_worker(context: Context, spec: engine_spec.TorchEngine, folder: Path) -> None:
-    """What the other processes do until the first says that it is the end. Raises as `led_generator`."""
+    """Run a follower until the leader ends. Raises as `open_leader_generator`."""
     async with _met(context, spec, folder) as store:
         following, passes = await context.compute(follower_passes, folder, spec, context.settings.rank, store)
         context.ready = True
@@ -92,7 +98,7 @@ async def follow_worker(context: Context, spec: engine_spec.TorchEngine, folder:
 
 @asynccontextmanager
 async def _met(context: Context, spec: engine_spec.TorchEngine, folder: Path) -> AsyncIterator[Store]:
-    """The processes have met, at this store."""
+    """Wait for all processes of the worker and yield their store."""
     settings, rollout = context.settings, context.job.spec.rollout
     if settings.rendezvous is None or settings.world_size != spec.tensor_parallel:
         raise PermanentFailure(
@@ -104,7 +110,7 @@ async def _met(context: Context, spec: engine_spec.TorchEngine, folder: Path) ->
     except Indivisible as error:
         raise PermanentFailure(str(error)) from error
     timeout = max(rollout.group_timeout_seconds, rollout.refit.timeout_seconds + _LEAST_SECONDS)
-    # Blocks until the others have come: not on the event loop.
+    # Blocks until the other processes have joined, so it must not run on the event loop.
     store = await context.compute(meet, settings.rank, settings.world_size, settings.rendezvous, timeout)
     try:
         yield store
@@ -113,5 +119,6 @@ async def _met(context: Context, spec: engine_spec.TorchEngine, folder: Path) ->
 
 
 def _part() -> None:
+    """Leave the process group."""
     if dist.is_initialized():
         dist.destroy_process_group()

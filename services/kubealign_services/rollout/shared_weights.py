@@ -1,4 +1,4 @@
-"""New weights of a rollout worker of several processes: each fetches the parts that it holds, and no more."""
+"""Weight shards of a tensor-parallel rollout worker: each process fetches only its own."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,36 +13,39 @@ from kubealign_services.refit.plan import Wanted
 from kubealign_services.refit.receiving import receiving
 from kubealign_services.refit.tiling import Box
 
-# Beyond the transfer's own deadline: what was fetched is copied.
+# Additional time after the transfer's deadline to copy the fetched tensors.
 _COPY_SECONDS = 60.0
 
 
 def wanted_by(engine: Engine, rank: int) -> Wanted | None:
-    """What a process of a worker fetches of each tensor; None: all of it, where it is the only one."""
+    """Return a function that selects the shard of each tensor for a process; None: all tensors whole, for a
+    single process.
+    """
     if engine.torch is None or engine.torch.tensor_parallel == 1:
         return None
     shard = Shard(rank, engine.torch.tensor_parallel)
 
-    def wanted(name: str, shape: tuple[int, ...]) -> Sequence[Box]:
+    def select(name: str, shape: tuple[int, ...]) -> Sequence[Box]:
         parts = extent(name, shape, shard) if shape else ()
         box = Box(tuple(part.start for part in parts), tuple(len(part) for part in parts))
         return [box] if box.size else []
 
-    return wanted
+    return select
 
 
 @asynccontextmanager
 async def own_parts(context: Context, passes: SlicedPasses) -> AsyncIterator[Callable[[bytes], None]]:
-    """What a process that follows does with an announcement, on the thread that computes. Raises what the
-    transfer does."""
+    """Open the fetch function of a follower, for the thread that computes. The function raises the errors of
+    the transfer.
+    """
     settings, rollout = context.settings, context.job.spec.rollout
     timeout = rollout.refit.timeout_seconds
     loop = asyncio.get_running_loop()
-    wanted = wanted_by(rollout.engine, settings.rank)
-    async with receiving(settings, rollout.refit, wanted) as received:
+    select = wanted_by(rollout.engine, settings.rank)
+    async with receiving(settings, rollout.refit, select) as setup:
 
         async def take(announcement: refit_pb2.WeightsAnnouncement) -> None:
-            async with asyncio.timeout(timeout), received.receiver.fetch(announcement) as transfer:
+            async with asyncio.timeout(timeout), setup.receiver.fetch(announcement) as transfer:
                 transfer.confirm()
                 await asyncio.to_thread(passes.take_own, transfer.tensors.slices())
                 transfer.confirm()

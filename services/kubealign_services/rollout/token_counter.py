@@ -1,4 +1,4 @@
-"""The tokens that an engine has run, as metrics."""
+"""Token counters of an engine as Prometheus metrics."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from kubealign_services.telemetry.metrics import Metrics
 
 
 def token_counter(metrics: Metrics) -> Callable[[EngineLoad], None]:
-    """Counts what the engine has run since it was told last."""
+    """Return an observer that counts the tokens processed since its last call."""
     seen = EngineLoad()
 
     def observe(load: EngineLoad) -> None:

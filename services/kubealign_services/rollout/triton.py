@@ -1,4 +1,4 @@
-"""The Triton engine as a rollout worker has it: the server, its health in ours, its metrics among ours."""
+"""Triton engine of a rollout worker, with the server's health and metrics."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,8 +19,12 @@ from kubealign_services.process.failures import PermanentFailure
 async def opened_triton(
     context: Context, spec: engine_spec.TritonEngine, folder: Path, observe: Callable[[EngineLoad], None]
 ) -> AsyncIterator[Generator]:
-    """Raises PermanentFailure where there is no server to start, and for a model that it cannot run;
-    EngineLost for a server that is not ready in time."""
+    """Start or connect to a Triton server and open its generator.
+
+    Raises:
+        PermanentFailure: No server can be started, or it cannot run the model.
+        EngineLost: The server is not ready in time.
+    """
     settings = context.settings
     settings.shared_memory.mkdir(mode=0o700, parents=True, exist_ok=True)
     server: Server
@@ -28,10 +32,10 @@ async def opened_triton(
         server = GivenServer(spec.endpoint)
     else:
         installation = await context.compute(Installation.find)
-        place = settings.shared_memory / f"triton-{settings.name}"
-        server = OwnServer(installation, place, settings.tls, spec.start_timeout_seconds)
-    own = {name: getattr(spec, name) for name in engine_spec.OwnEngine.model_fields}
-    engine = engine_spec.TorchEngine(**own)
+        server_folder = settings.shared_memory / f"triton-{settings.name}"
+        server = OwnServer(installation, server_folder, settings.tls, spec.start_timeout_seconds)
+    engine_settings = {name: getattr(spec, name) for name in engine_spec.OwnEngine.model_fields}
+    engine = engine_spec.TorchEngine(**engine_settings)
     opening = Opening(settings.name, folder, engine, settings.threads)
     generator = TritonGenerator(
         server,

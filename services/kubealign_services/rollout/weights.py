@@ -1,4 +1,4 @@
-"""The weights that a rollout worker generates with, as the worker asks about them."""
+"""Weights of a rollout worker: the protocol, and fixed weights for a job that trains nothing."""
 
 from typing import Protocol
 
@@ -6,28 +6,29 @@ from kubealign.v1 import batch_pb2, refit_pb2
 
 
 class WorkerWeights(Protocol):
-    """Those of a job that trains come by refit, those of one that does not lie in a folder.
+    """Weights that a rollout worker generates with, from refits or from a folder.
 
-    cause: why the last refit failed; empty: it did not.
+    quarantine_reason: error of the last refit; empty: none.
     """
 
     cause: str
 
     @property
     def current(self) -> batch_pb2.WeightsId | None:
-        """What the engine holds, verified; None while there is nothing, or while it changes."""
+        """Verified weights of the engine; None before the first and during a change."""
 
     @property
     def last(self) -> refit_pb2.RefitAcknowledgement | None:
-        """How the last refit went."""
+        """Acknowledgement of the last refit."""
 
     @property
     def quarantined(self) -> bool:
-        """After a failed refit, until one succeeds."""
+        """True after a failed refit until one succeeds."""
 
     async def wait_for(self, fence: int, version: int, timeout: float) -> None:
-        """Return once the engine holds these weights or later ones of the same fence. Raises StaleFence,
-        Quarantined, TimeoutError."""
+        """Wait until the engine has these weights or later ones of the same fence. Raises StaleFence,
+        Quarantined, TimeoutError.
+        """
 
     async def released(self) -> None:
-        """Return once it is not quarantined."""
+        """Wait until the worker is not quarantined."""

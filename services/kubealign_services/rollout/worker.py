@@ -1,7 +1,7 @@
-"""Pulls work from the bus as long as there is room, and publishes each sample as it finishes.
+"""Rollout worker loop: pulls work items while it has capacity and publishes each sample as it finishes.
 
-A work item is acknowledged after its last sample is published: what a worker held when it died goes to
-another one.
+A work item is acknowledged after its last sample is published, so the items of a worker that dies are
+delivered to another.
 """
 
 import asyncio
@@ -28,18 +28,17 @@ from kubealign_services.rollout.workflow.contract import WorkflowFailed
 from kubealign_services.rpc.errors import StaleFence
 from kubealign_services.scoring.errors import RewardError
 
-#: Few at a time, so that workers share what there is.
+#: Few items per pull, so that workers share the work.
 _PULL = 4
 _PULL_SECONDS = 5.0
-#: What a quarantined worker gives back is not delivered at once: it may come straight back to it.
+#: An item that a quarantined worker returns is delivered after a delay, as it may come straight back.
 _GIVE_BACK_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
 
 class RolloutWorker:
-    """The elastic side of the rollout role. `capacity` is the number of samples that the engine runs at
-    once."""
+    """Bus worker of the rollout role. `capacity`: samples that the engine runs at once."""
 
     def __init__(
         self,
@@ -50,7 +49,11 @@ class RolloutWorker:
         capacity: int,
         samples: Samples | None = None,
     ) -> None:
-        """samples: what makes them; None: each is generated at once."""
+        """Set up the worker.
+
+        Args:
+            samples: Producer of samples; None: single-turn generation.
+        """
         self._samples = samples or AtOnce(generator, name)
         self._name = name
         self._bus = bus
@@ -58,14 +61,15 @@ class RolloutWorker:
         self._refit = refit
         self._capacity = capacity
         self._held = 0
-        # What is being made of each item in hand.
+        # Item key -> future of its samples.
         self._making: dict[str, asyncio.Future[list[rollout_pb2.Rollout]]] = {}
         self._room = asyncio.Event()
         self._room.set()
 
     async def run(self) -> None:
-        """Work until cancelled; what is in hand then is given back. Raises what a handler could not deal
-        with."""
+        """Work until cancelled; unfinished items are then returned to the bus. Raises errors that a handler
+        could not deal with.
+        """
         async with asyncio.TaskGroup() as handlers:
             while True:
                 await self._room.wait()
@@ -74,6 +78,7 @@ class RolloutWorker:
                     handlers.create_task(self._handle(delivery))
 
     async def _handle(self, delivery: Delivery) -> None:
+        """Process one delivery and acknowledge it, or return it to the bus."""
         item = rollout_pb2.WorkItem.FromString(delivery.data)
         self._hold(item.samples)
         try:
@@ -90,77 +95,81 @@ class RolloutWorker:
             self._hold(-item.samples)
 
     async def _serve_once(self, item: rollout_pb2.WorkItem) -> None:
-        """A copy of what is in hand comes when the bus has lost it: then what is made of the first is
-        published again, as the bus may have lost that too."""
+        """Generate an item once, even if the bus delivers it twice.
+
+        The bus delivers a copy when it has lost the item. The samples of the first delivery are then
+        published again, since the bus may have lost them too.
+        """
         identity = identity_of(item)
-        first = self._making.get(identity)
-        if first is not None:
-            for rollout in await asyncio.shield(first):
+        first_delivery = self._making.get(identity)
+        if first_delivery is not None:
+            for rollout in await asyncio.shield(first_delivery):
                 await self._publish(rollout)
             return
-        making = self._making[identity] = asyncio.get_running_loop().create_future()
-        # Perhaps there is no copy that asks for it.
-        making.add_done_callback(lambda done: done.cancelled() or done.exception())
+        future = self._making[identity] = asyncio.get_running_loop().create_future()
+        # Retrieve the error, since no second delivery may ever await the future.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            making.set_result(await self._serve(item))
+            future.set_result(await self._serve(item))
         except Exception as error:
-            making.set_exception(error)
+            future.set_exception(error)
             raise
         finally:
-            making.cancel()
+            future.cancel()
             del self._making[identity]
 
     async def _serve(self, item: rollout_pb2.WorkItem) -> list[rollout_pb2.Rollout]:
-        """Generate a group, publish its samples and return them. An item that nobody waits for any more is
-        passed over."""
+        """Generate a group, publish its samples and return them. Expired and stale items are skipped."""
         remaining = item.deadline - time.time()
         if remaining <= 0:
             return []
         try:
             await self._refit.wait_for(item.fence, item.min_version, timeout=remaining)
         except (StaleFence, TimeoutError) as error:
-            log.info("a work item was passed over", extra={"group": item.group_id, "cause": str(error)})
+            log.info("skipped a work item", extra={"group": item.group_id, "cause": str(error)})
             return []
-        made: list[rollout_pb2.Rollout] = []
+        rollouts: list[rollout_pb2.Rollout] = []
         if item.continuations:
-            await self._judge(item, made)
-            return made
+            await self._judge(item, rollouts)
+            return rollouts
         try:
             async with asyncio.TaskGroup() as parts:
                 for part in parts_of(item):
-                    parts.create_task(self._generate(item, part, made))
+                    parts.create_task(self._generate(item, part, rollouts))
         except* EngineLost as lost:
-            # The parts have one engine, and one cause.
+            # All parts share one engine, so their errors have one cause.
             raise EngineLost(str(lost.exceptions[0])) from lost
-        return made
+        return rollouts
 
     async def _generate(
-        self, item: rollout_pb2.WorkItem, part: Part, made: list[rollout_pb2.Rollout]
+        self, item: rollout_pb2.WorkItem, part: Part, rollouts: list[rollout_pb2.Rollout]
     ) -> None:
+        """Generate and publish the samples of one part."""
         try:
             async with aclosing(self._samples.make(item, part)) as samples:
                 async for rollout in samples:
-                    made.append(rollout)
+                    rollouts.append(rollout)
                     await self._publish(rollout)
         except (RequestRefused, WorkflowFailed, RewardError) as error:
-            made.append(failure_of(item, str(error), self._name))
-            await self._publish(made[-1])
+            rollouts.append(failure_of(item, str(error), self._name))
+            await self._publish(rollouts[-1])
 
-    async def _judge(self, item: rollout_pb2.WorkItem, made: list[rollout_pb2.Rollout]) -> None:
-        """Say how likely the responses are that the item gives."""
-        given = [list(continuation.tokens) for continuation in item.continuations]
+    async def _judge(self, item: rollout_pb2.WorkItem, rollouts: list[rollout_pb2.Rollout]) -> None:
+        """Compute and publish the log-probabilities of the responses that the item gives."""
+        token_lists = [list(continuation.tokens) for continuation in item.continuations]
         try:
-            logprobs, version = await self._generator.continuation_logprobs(item.prompt_tokens, given)
-            made += given_rollouts(item, logprobs, version, self._name)
+            logprobs, version = await self._generator.continuation_logprobs(item.prompt_tokens, token_lists)
+            rollouts += given_rollouts(item, logprobs, version, self._name)
         except RequestRefused as error:
-            made.append(failure_of(item, str(error), self._name))
-        for rollout in made:
+            rollouts.append(failure_of(item, str(error), self._name))
+        for rollout in rollouts:
             await self._publish(rollout)
 
     async def _publish(self, rollout: rollout_pb2.Rollout) -> None:
         await self._bus.publish("rollouts", rollout.SerializeToString(), message_id(rollout))
 
     def _hold(self, samples: int) -> None:
+        """Add samples to those in flight and update the capacity event."""
         self._held += samples
         if self._held < self._capacity:
             self._room.set()

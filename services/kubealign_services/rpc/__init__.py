@@ -1,0 +1,2 @@
+"""gRPC between the roles: server, client, authorization and exceptions."""
+

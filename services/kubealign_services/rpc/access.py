@@ -1,4 +1,6 @@
-"""Who may call what: the contract names the roles of each method, the caller's certificate names its role."""
+"""Authorization of RPCs: the service contract names the roles that may call each method, and the caller's
+certificate names its role.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -13,17 +15,18 @@ from kubealign.v1 import options_pb2
 from kubealign_services.rpc.errors import InvalidRequest, Refused
 from kubealign_services.rpc.handlers import surrounded
 
-# What belongs to gRPC itself is open to every role of the job.
+# gRPC's own services are open to every role of the job.
 OPEN_SERVICES = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection")
-# They last as long as their caller wishes.
+# Streams that last until the caller ends them; they need no deadline.
 _ENDLESS = ("/grpc.health.v1.Health/Watch", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
 _IDENTITY = "spiffe://kubealign/"
 
 
 @cache
 def roles_of(method: str) -> frozenset[str]:
-    """The roles that may call `/package.Service/Method`, by its `callers` option; none where it has no such
-    option."""
+    """Return the roles that may call `/package.Service/Method`, from its `callers` option; empty when it has
+    no such option.
+    """
     service, _, name = method.removeprefix("/").rpartition("/")
     try:
         descriptor = descriptor_pool.Default().FindMethodByName(f"{service}.{name}")
@@ -34,7 +37,9 @@ def roles_of(method: str) -> frozenset[str]:
 
 
 def role_of(names: Iterable[bytes]) -> str | None:
-    """The role in a certificate's names (see kubealign.security.authority); None: it has none."""
+    """Return the role in a certificate's subject alternative names (see kubealign.security.authority), or
+    None.
+    """
     for name in names:
         identity = name.decode(errors="replace")
         if identity.startswith(_IDENTITY) and identity.count("/") == 4:
@@ -43,7 +48,7 @@ def role_of(names: Iterable[bytes]) -> str | None:
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Refuses who may not call, and calls without a deadline."""
+    """Refuses unauthorized callers, and calls without a deadline."""
 
     async def intercept_service(
         self,
@@ -69,13 +74,13 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 def refusal_of(method: str, role: str | None) -> str:
-    """Why the role may not call the method; empty: it may."""
+    """Return why the role may not call the method; empty when it may."""
     service = method.removeprefix("/").rpartition("/")[0]
     if service in OPEN_SERVICES:
         return ""
     allowed = roles_of(method)
     if role in allowed:
         return ""
-    who = f"the role {role}" if role else "a certificate that names no role"
-    may = f"only {', '.join(sorted(allowed))} may" if allowed else "the contract lets no role do so"
-    return f"{who} may not call {method}: {may}"
+    caller = f"the role {role}" if role else "a certificate that names no role"
+    permission = f"only {', '.join(sorted(allowed))} may" if allowed else "the contract lets no role do so"
+    return f"{caller} may not call {method}: {permission}"

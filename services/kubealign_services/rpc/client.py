@@ -1,4 +1,4 @@
-"""Calling another role: every call has a deadline, and every failure says who did not do what."""
+"""gRPC client of another role: every call has a deadline, and every failure names the peer and the method."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -18,22 +18,22 @@ from kubealign_services.rpc.server import OPTIONS
 
 _OPTIONS = (
     *OPTIONS,
-    # A restarted role is found again within two seconds, not within gRPC's two minutes.
+    # A restarted role is reconnected within two seconds, not within gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # Under the same name it may have another address by then; gRPC would ask every half minute at most.
+    # Its name may resolve to another address by then; gRPC would resolve it every 30 s at most.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
 )
 _PROBE_SECONDS = 5.0
-# After this long without a connection a channel is replaced: one whose name led nowhere for some time asks
-# for it again only every two minutes, and that cannot be set.
+# After this long without a connection the channel is replaced: a channel whose name did not resolve for some
+# time resolves it again only every two minutes, which cannot be configured.
 _RENEW_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
 
 
 def connect(address: str, tls: TlsFiles) -> grpc.aio.Channel:
-    """A channel to host:port. Connects with the first call."""
+    """Return a channel to host:port. The connection is made by the first call."""
     credentials = grpc.ssl_channel_credentials(
         root_certificates=tls.ca.read_bytes(),
         private_key=tls.key.read_bytes(),
@@ -44,7 +44,7 @@ def connect(address: str, tls: TlsFiles) -> grpc.aio.Channel:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a peer says of itself; connected: whether it was the peer that said so."""
+    """Result of a health check. connected: the peer itself answered."""
 
     serves: bool
     connected: bool
@@ -52,7 +52,9 @@ class _Answer:
 
 
 async def _answer(channel: grpc.aio.Channel, deadline: float) -> _Answer:
-    """Ask until it serves, or until the deadline (of the loop's clock); the last answer."""
+    """Repeat the health check until the peer serves or the deadline (of the loop's clock) passes; return the
+    last answer.
+    """
     stub = health_pb2_grpc.HealthStub(channel)
     loop = asyncio.get_running_loop()
     answer = _Answer(serves=False, connected=False, words="no answer")
@@ -77,7 +79,10 @@ class Peer:
         async with Peer("trainer", address, tls, TrainerStub) as trainer:
             reply = await trainer.call("TrainStep", request, timeout=600.0)
 
-    what: as messages call it. stub: a generated `...Stub` class."""
+    Args:
+        name: Name of the peer in messages.
+        stub: A generated `...Stub` class.
+    """
 
     def __init__(
         self, what: str, address: str, tls: TlsFiles, stub: Callable[[grpc.aio.Channel], Any]
@@ -93,16 +98,18 @@ class Peer:
         self._stub = self._stub_class(self._channel)
 
     async def call(self, method: str, request: Message, timeout: float) -> Any:
-        """Call a unary method; the reply. Raises Unreachable, and what the other end raised (see
-        rpc.errors)."""
+        """Call a unary method and return the reply. Raises Unreachable, and the exception raised by the peer
+        (see rpc.errors).
+        """
         try:
             return await getattr(self._stub, method)(request, timeout=timeout)
         except grpc.aio.AioRpcError as error:
             raise self._failure(error, method, timeout) from error
 
     async def stream(self, method: str, request: Message, timeout: float) -> AsyncGenerator[Any]:
-        """Call a method that answers with a stream, all of which must come within `timeout` seconds.
-        Raises as `call` does."""
+        """Call a streaming method, whose replies must all arrive within `timeout` seconds. Raises the
+        exceptions of `call`.
+        """
         call = getattr(self._stub, method)(request, timeout=timeout)
         try:
             async for reply in call:
@@ -113,8 +120,9 @@ class Peer:
             call.cancel()
 
     async def ready(self, timeout: float) -> None:
-        """Wait until it serves, wherever its name leads by then. Breaks off other calls of this peer while it
-        cannot be reached. Raises Unreachable."""
+        """Wait until the peer serves, resolving its name again when needed. Cancels other calls of this peer
+        while it cannot be reached. Raises Unreachable.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
@@ -130,8 +138,9 @@ class Peer:
                 self._connect()
 
     async def lost(self) -> None:
-        """Wait for as long as it serves. Raises Unreachable as soon as it ends, breaks or says that it does
-        not serve."""
+        """Wait until the peer stops serving. Raises Unreachable as soon as it ends, its connection breaks, or
+        it reports that it does not serve.
+        """
         stub = health_pb2_grpc.HealthStub(self._channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
         cause = "it ended"
@@ -158,12 +167,12 @@ class Peer:
         await self.close()
 
     def _failure(self, error: grpc.aio.AioRpcError, method: str, timeout: float) -> Exception:
-        """What the caller is told."""
-        who = f"{self.what} at {self.address}"
+        """Return the exception to raise for a gRPC error."""
+        peer = f"{self.what} at {self.address}"
         code, details = error.code(), error.details() or error.code().name
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return Unreachable(f"{who} did not answer {method} within {timeout:g} s")
+            return Unreachable(f"{peer} did not answer {method} within {timeout:g} s")
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            return Unreachable(f"{who} could not be reached for {method}: {details}")
+            return Unreachable(f"{peer} could not be reached for {method}: {details}")
         kind = dict(error.trailing_metadata() or ()).get(KIND, "")
         return exception_of(Status(code, str(kind), f"{self.what} {method}: {details}"))

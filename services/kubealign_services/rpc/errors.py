@@ -1,6 +1,7 @@
-"""What can go wrong between processes: each kind is one exception, with the same name at both ends of a call.
+"""Exceptions that cross process boundaries. Each has the same name at both ends of a call.
 
-A handler raises it, the server sends its name and a status code, the client raises it again.
+A handler raises the exception, the server sends its class name and a status code, and the client raises it
+again.
 """
 
 import errno
@@ -19,38 +20,41 @@ class StaleFence(RuntimeError):
 
 
 class OutOfOrder(RuntimeError):
-    """The request does not fit what was done before: a step that is not the next, a model that is not
-    loaded."""
+    """The request does not fit the present state: the step is not the next one, or the model is not loaded.
+    """
 
 
 class InvalidRequest(ValueError):
-    """A field of the request holds what it may not."""
+    """A field of the request has an invalid value."""
 
 
 class NotFound(LookupError):
-    """What the request names is not there: a version that is no longer served, a folder."""
+    """The request names something that does not exist, such as a version that is no longer served or a
+    folder.
+    """
 
 
 class StorageFull(OSError):
-    """No room on a disk."""
+    """A disk is full."""
 
 
 class Refused(PermissionError):
-    """The caller's certificate does not let it call this."""
+    """The caller's certificate does not permit the call."""
 
 
 class Unreachable(ConnectionError):
-    """No answer: nobody there, the connection broke, the deadline passed, or it is about to start again. The
-    message says which."""
+    """No answer: nothing listens, the connection broke, the deadline passed, or the process is about to
+    restart. The message says which.
+    """
 
 
 class RemoteFailure(RuntimeError):
-    """The called process failed in a way that it has no name for. Its log has the traceback."""
+    """The called process failed with an unlisted exception. Its log has the traceback."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """What goes over the wire about an exception. kind: the name of its class, or empty."""
+    """Wire form of an exception. kind: the name of its class, or empty."""
 
     code: grpc.StatusCode
     kind: str
@@ -70,7 +74,7 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
     Refused: Code.PERMISSION_DENIED,
 }
 _KINDS = {kind.__name__: kind for kind in _CODES}
-# For statuses that our own servers do not make: gRPC's, or another implementation's.
+# For statuses without a kind, made by gRPC itself or another implementation.
 _WITHOUT_KIND: dict[grpc.StatusCode, type[Exception]] = {
     Code.INVALID_ARGUMENT: InvalidRequest,
     Code.NOT_FOUND: NotFound,
@@ -84,7 +88,8 @@ _WITHOUT_KIND: dict[grpc.StatusCode, type[Exception]] = {
 
 
 def status_of(error: Exception) -> Status:
-    """The status of an exception. One that is not listed is INTERNAL, with its type in the message."""
+    """Return the status of an exception. Unlisted exceptions become INTERNAL, with their type in the message.
+    """
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return Status(code, kind.__name__, str(error))
@@ -94,7 +99,7 @@ def status_of(error: Exception) -> Status:
 
 
 def exception_of(status: Status) -> Exception:
-    """The exception of a status."""
+    """Return the exception that a status represents."""
     kind = _KINDS.get(status.kind) or _WITHOUT_KIND.get(status.code)
     if kind is None:
         return RemoteFailure(

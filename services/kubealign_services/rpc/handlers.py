@@ -1,4 +1,4 @@
-"""Putting something around every handler of a gRPC server, whatever its kind."""
+"""Wraps handlers of a gRPC server, unary or streaming, in a context manager."""
 
 import inspect
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +12,7 @@ Surround = Callable[[grpc.aio.ServicerContext], AbstractAsyncContextManager[None
 
 
 def surrounded(handler: grpc.RpcMethodHandler, around: Surround) -> grpc.RpcMethodHandler:
-    """The same handler, run within `around(context)` from its first line to its last."""
+    """Return the handler, run within `around(context)`."""
     kinds = {
         (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
         (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),

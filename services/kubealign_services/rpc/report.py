@@ -1,4 +1,4 @@
-"""The end of every call: exceptions become statuses, and each call is counted and timed by its status."""
+"""Server interceptor that maps exceptions to statuses, and counts and times every call by its status."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from kubealign_services.rpc.handlers import surrounded
 
 log = logging.getLogger(__name__)
 
-#: Trailing metadata with the name of the exception.
+#: Key of the trailing metadata that holds the exception's class name.
 KIND = "kubealign-error"
 
 #: Called after each call with its method (/package.Service/Method), the name of its status code, and seconds.
@@ -22,7 +22,7 @@ Observe = Callable[[str, str, float], None]
 
 
 class ReportInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Outermost: what the other interceptors refuse is counted too."""
+    """Outermost interceptor, so that calls refused by other interceptors are counted too."""
 
     def __init__(self, observe: Observe) -> None:
         self._observe = observe
@@ -65,7 +65,7 @@ class ReportInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 def _code_of(context: grpc.aio.ServicerContext) -> grpc.StatusCode:
-    """gRPC's context holds the number of the status that it was aborted with."""
+    """Return the code that the call was aborted with; gRPC's context holds its number."""
     code = context.code()
-    named = (known for known in grpc.StatusCode if known is code or known.value[0] == code)
+    named = (candidate for candidate in grpc.StatusCode if candidate is code or candidate.value[0] == code)
     return next(named, grpc.StatusCode.UNKNOWN)

@@ -1,4 +1,4 @@
-"""A role's gRPC server: mutual TLS, health, reflection, and who may call what, as the contract says."""
+"""gRPC server of a role: mutual TLS, health, reflection, and authorization by the contract."""
 
 import logging
 from collections.abc import Sequence
@@ -19,26 +19,26 @@ from kubealign_services.rpc.report import Observe, ReportInterceptor
 
 log = logging.getLogger(__name__)
 
-#: The largest message that either side takes: a step's packed batch and its columns, with room.
+#: Maximum message size of both sides: a step's packed batch and its columns, with a margin.
 MAX_MESSAGE_BYTES = 1 << 30
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # A peer that vanished without a word is noticed within a minute.
+    # A peer that vanished without closing the connection is detected within a minute.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-    # Else Linux lets two servers listen at one port, and each gets half of the calls.
+    # Otherwise Linux lets two servers listen at one port, and each gets half of the calls.
     ("grpc.so_reuseport", 0),
 )
 
 
 class PortInUse(OSError):
-    """Something else listens there. Says where, and what to do."""
+    """Another process listens at the address. Names the address and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,15 @@ class _Service:
 class Server:
     """Serves while its context is open; NOT_SERVING until `set_serving(True)`.
 
-    servicers: instances of generated `...Servicer` classes. listen: host:port, port 0 for any free one.
-    grace: seconds that calls in progress get at the end.
-    Raises PortInUse; TypeError for a servicer of no generated class."""
+    Args:
+        servicers: Instances of generated `...Servicer` classes.
+        listen: host:port, port 0 for any free one.
+        grace: Seconds that calls in progress get at shutdown.
+
+    Raises:
+        PortInUse: The port is taken.
+        TypeError: A servicer derives from no generated class.
+    """
 
     def __init__(
         self,
@@ -80,7 +86,7 @@ class Server:
             root_certificates=tls.ca.read_bytes(),
             require_client_auth=True,
         )
-        #: host:port that it really listens at.
+        #: host:port that the server listens at, with the actual port.
         self.address = listen
 
     async def __aenter__(self) -> Self:
@@ -103,18 +109,20 @@ class Server:
         await self._server.stop(self._grace)
 
     async def set_serving(self, serving: bool) -> None:
-        """What `grpc.health.v1` says of the server and of each of its services."""
+        """Set the `grpc.health.v1` status of the server and of each of its services."""
         states = health_pb2.HealthCheckResponse
         for name in ("", *self._names):
             await self._health.set(name, states.SERVING if serving else states.NOT_SERVING)
 
 
 def _service_of(servicer: object) -> _Service:
-    """The service that a generated `...Servicer` implements, and the generated function that adds it."""
+    """Return the service that a generated `...Servicer` implements, with the generated function that
+    registers it.
+    """
     for base in type(servicer).__mro__:
         if base.__module__.endswith("_pb2_grpc") and base.__name__.endswith("Servicer"):
             generated = modules[base.__module__]
-            # Not always loaded: a service may have no messages of its own.
+            # Not always imported yet: a service may have no messages of its own.
             messages = import_module(base.__module__.removesuffix("_grpc"))
             service = messages.DESCRIPTOR.services_by_name[base.__name__.removesuffix("Servicer")]
             return _Service(service.full_name, getattr(generated, f"add_{base.__name__}_to_server"))

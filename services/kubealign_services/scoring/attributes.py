@@ -1,15 +1,18 @@
-"""A model with several scores as one reward: each score's weight, by its name."""
+"""Weighting of a multi-score reward model into one reward."""
 
 from collections.abc import Mapping, Sequence
 
 
 class UnknownAttribute(ValueError):
-    """A reward weighs a score that its model does not give. The message names those that it gives."""
+    """A reward weights a score that its model does not have. The message names the model's scores."""
 
 
 def attribute_weights(names: Sequence[str], weights: Mapping[str, float]) -> list[float]:
-    """One weight for each of the model's scores: those given, 0 for the others; 1 for all where none is
-    given. Raises UnknownAttribute."""
+    """Return one weight for each of the model's scores: the given ones, 0 for others; 1 for all where none is
+    given.
+
+    Raises UnknownAttribute.
+    """
     unknown = [name for name in weights if name not in names]
     if unknown:
         raise UnknownAttribute(f"the model has no score {', '.join(unknown)}; it gives {', '.join(names)}")
@@ -17,11 +20,14 @@ def attribute_weights(names: Sequence[str], weights: Mapping[str, float]) -> lis
 
 
 def check_alike(scores: Sequence[Sequence[str]]) -> None:
-    """Raises UnknownAttribute where the models of an ensemble give other scores than the first, in another
-    order included. A single score may be called differently in each."""
+    """Raise UnknownAttribute where the models of an ensemble have other scores than the first, or another
+    order.
+
+    A single score may have a different name in each.
+    """
     for index, names in enumerate(scores):
         if len(names) != len(scores[0]) or (len(names) > 1 and list(names) != list(scores[0])):
             raise UnknownAttribute(
                 f"models[{index}] gives the scores {', '.join(names)}; "
-                f"models[0] gives {', '.join(scores[0])}: the models of an ensemble score the same"
+                f"models[0] gives {', '.join(scores[0])}: the models of an ensemble must have the same scores"
             )

@@ -1,9 +1,8 @@
-"""The process that runs one reward function: `python -m kubealign_services.scoring.child FUNCTION`.
+"""Child process that runs one reward function: `python -m kubealign_services.scoring.child FUNCTION`.
 
 FUNCTION is JSON: {"module": "package.module:name"}, {"file": PATH, "name": NAME} or {"plugin": NAME,
-"parameters": OBJECT}. The protocol goes over
-what were standard input and output; the function's own prints go to standard error. The process ends when
-its input does, or its parent, whatever the function is doing.
+"parameters": OBJECT}. The protocol uses the original standard input and output; the function's own prints
+go to standard error. The process ends when its input or its parent ends, whatever the function is doing.
 """
 
 import ctypes
@@ -30,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Refused(Exception):
-    """An answer to the parent instead of rewards."""
+    """An error reply to the parent instead of rewards."""
 
     def __init__(self, kind: Failure, message: str) -> None:
         super().__init__(message)
@@ -38,7 +37,7 @@ class Refused(Exception):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until the input ends."""
+    """Serve requests until the input ends."""
     _die_with_parent()
     requests, replies = _private_pipes()
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -59,14 +58,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def answered(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
-    """The reply to a request for rewards, or to a tool. Raises Refused."""
+    """Return the reply to a request for rewards or to a tool call. Raises FunctionError."""
     if "argument" in request:
         return {"answer": call_tool(function, request["argument"])}
     return {"rewards": call(function, request["prompts"], request["responses"], request["columns"])}
 
 
 def load(named: dict[str, Any]) -> Callable[..., Any]:
-    """The function that is named. Raises Refused where it cannot be had; says what the file does define."""
+    """Load the named function. Raises FunctionError where it is missing, with the names that the file
+    defines.
+    """
     if "plugin" in named:
         return _of_plugin(named["plugin"], named["parameters"])
     if "module" in named:
@@ -98,32 +99,38 @@ def _of_plugin(name: str, parameters: dict[str, Any]) -> Callable[..., Any]:
 def call(
     function: Callable[..., Any], prompts: list[str], responses: list[str], columns: dict[str, list[Any]]
 ) -> list[float]:
-    """One finite number a response. Raises Refused where the function raises or gives something else."""
+    """Return one finite number per response. Raises FunctionError where the function raises or returns
+    anything else.
+    """
     accepted = _accepted(function, columns)
     try:
-        given = function(prompts, responses, **accepted)
+        result = function(prompts, responses, **accepted)
     except (Exception, SystemExit) as error:
         count = f"{len(responses)} response{'s' if len(responses) != 1 else ''}"
         raise Refused(Failure.RAISED, f"raised on {count}: {_said(error)}") from error
-    return _numbers(given, len(responses))
+    return _numbers(result, len(responses))
 
 
 def call_tool(function: Callable[..., Any], argument: str) -> str:
-    """Its answer. Raises Refused where it raises or gives something else than text or a number."""
+    """Return the tool's output. Raises FunctionError where it raises or returns anything but text or a
+    number.
+    """
     try:
-        given = function(argument)
+        result = function(argument)
     except (Exception, SystemExit) as error:
         raise Refused(Failure.RAISED, f"raised: {_said(error)}") from error
-    if isinstance(given, bool) or not isinstance(given, str | int | float):
-        raise Refused(Failure.BAD, f"returned {_shown(given)}, not text or a number")
-    return str(given)
+    if isinstance(result, bool) or not isinstance(result, str | int | float):
+        raise Refused(Failure.BAD, f"returned {_shown(result)}, not text or a number")
+    return str(result)
 
 
 def _accepted(function: Callable[..., Any], columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """The columns that the function takes by name; all others but those that its two first parameters
-    hide, where it takes any. What it has been given already is no column."""
+    """Return the columns that the function takes by name, or all where it takes any.
+
+    Columns named like its first two parameters, and arguments already bound, are left out.
+    """
     if isinstance(function, functools.partial):
-        columns = {name: held for name, held in columns.items() if name not in function.keywords}
+        columns = {name: entry for name, entry in columns.items() if name not in function.keywords}
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -136,27 +143,27 @@ def _accepted(function: Callable[..., Any], columns: dict[str, list[Any]]) -> di
             f"takes {inspect.signature(function)}; a reward takes (prompts, responses, **columns)",
         )
     first_two = {p.name for p in positional[:2]}
-    wanted = [p for p in named if p.name not in first_two]
-    for parameter in wanted:
+    needed = [p for p in named if p.name not in first_two]
+    for parameter in needed:
         if parameter.default is parameter.empty and parameter.name not in columns:
-            there = ", ".join(sorted(columns)) or "none"
+            available = ", ".join(sorted(columns)) or "none"
             raise Refused(
                 Failure.BAD,
-                f"asks for a column {parameter.name!r} that the data does not have; there are: {there}",
+                f"asks for a column {parameter.name!r} that the data does not have; there are: {available}",
             )
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return {name: column for name, column in columns.items() if name not in first_two}
-    return {p.name: columns[p.name] for p in wanted if p.name in columns}
+    return {p.name: columns[p.name] for p in needed if p.name in columns}
 
 
-def _numbers(given: Any, wanted: int) -> list[float]:
-    if hasattr(given, "tolist"):
-        given = given.tolist()
-    if not isinstance(given, list | tuple):
-        raise Refused(Failure.BAD, f"returned {_shown(given)}, not a list of {wanted} numbers")
-    if len(given) != wanted:
-        raise Refused(Failure.BAD, f"returned {len(given)} rewards for {wanted} responses")
-    return [_number(value, index) for index, value in enumerate(given)]
+def _numbers(result: Any, count: int) -> list[float]:
+    if hasattr(result, "tolist"):
+        result = result.tolist()
+    if not isinstance(result, list | tuple):
+        raise Refused(Failure.BAD, f"returned {_shown(result)}, not a list of {count} numbers")
+    if len(result) != count:
+        raise Refused(Failure.BAD, f"returned {len(result)} rewards for {count} responses")
+    return [_number(value, index) for index, value in enumerate(result)]
 
 
 def _number(value: Any, index: int) -> float:
@@ -181,7 +188,7 @@ def _number(value: Any, index: int) -> float:
 def _module_of(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    # As `python FILE` would: what lies beside the file can be imported.
+    # Modules in the same folder can be imported, as with `python FILE`.
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -203,13 +210,13 @@ def _defined(module: ModuleType) -> list[str]:
 def _said(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     last = next((frame for frame in reversed(frames) if not frame.filename.startswith("<frozen")), None)
-    here = Path(__file__).name
-    where = (
+    this_file = Path(__file__).name
+    location = (
         f" ({last.filename}, line {last.lineno}: {last.line})"
-        if last and Path(last.filename).name != here
+        if last and Path(last.filename).name != this_file
         else ""
     )
-    return f"{type(error).__name__}: {error}{where}"
+    return f"{type(error).__name__}: {error}{location}"
 
 
 def _shown(value: Any) -> str:
@@ -225,18 +232,19 @@ def _reply(replies: BinaryIO, message: dict[str, Any]) -> None:
 def _read(requests: BinaryIO, lines: "queue.SimpleQueue[bytes]") -> None:
     for line in requests:
         lines.put(line)
-    # The parent has closed the pipe or is gone; the function may never return.
+    # The parent closed the pipe or ended; the function may never return.
     os._exit(0)
 
 
 def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The protocol's two ends, out of the function's reach: its input is empty, its output goes to
-    standard error."""
+    """Move the protocol's pipes out of the function's reach: its input is empty, its output goes to standard
+    error.
+    """
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    empty_input = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty_input, 0)
+    os.close(empty_input)
     os.dup2(2, 1)
     return requests, replies
 

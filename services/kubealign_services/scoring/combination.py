@@ -1,7 +1,7 @@
-"""Rewards by source to one reward a sequence: standardised, clipped, weighted, summed. Pure but for
-`state`.
+"""Combination of rewards by source to one reward per sequence: standardised, clipped, weighted, summed. Pure
+but for `state`.
 
-The state holds the moments of each source's own rewards, as JSON: name -> {count, mean, squares}, where
+The state holds the moments of each source's rewards, as JSON: name -> {count, mean, squares}, where
 squares is the sum of squared distances from the mean. Batches are merged by Chan, Golub and LeVeque 1979,
 so resuming loses nothing.
 """
@@ -18,24 +18,28 @@ from kubealign_services.batch.packed import Batch
 
 Moments = dict[str, float]
 
-# Below this share of the mean's size, a deviation is rounding.
+# A standard deviation below this share of the mean is rounding error.
 _ROUNDING = 1e-9
 
 
 def combine(
     batch: Batch, rewards: Sequence[Reward], step: int, state: MutableMapping[str, Moments]
 ) -> dict[str, float]:
-    """Add the sequence column `rewards` (float32 [S]), the weighted sum over the sources; return the
-    step's metrics.
+    """Add the sequence column `rewards` (float32 [S]), the weighted sum over the sources; return the step's
+    metrics.
 
-    Reads the sequence columns reward.NAME (any floating dtype [S]) and truncated (uint8 [S]). step: from 1.
-    `state` is changed. Of each source: (reward - mean) / std, then the clip, then truncated_value in place
-    of what a response that did not end got; such responses do not count in the moments. A source whose
-    rewards are all alike is divided by 1, and firstSteps goes on counting until they differ: a deviation of
-    zero would be kept for ever.
+    Reads the sequence columns reward.NAME (any floating dtype [S]) and truncated (uint8 [S]). For each
+    source: (reward - mean) / std, then the clip, then truncated_value in place of the reward of truncated
+    responses, which do not count in the moments. A source whose rewards are all equal is divided by 1, and
+    firstSteps keeps counting until they differ: a standard deviation of zero would be kept for ever.
 
-    Companions get their reward, and count in no moment and no metric. Metrics: reward/mean, reward/std of
-    the sum; reward/NAME/mean, reward/NAME/std of a source as it came; deviations are the population's.
+    Auxiliary sequences get their reward, but count in no moment and no metric. Metrics: reward/mean,
+    reward/std of the sum; reward/NAME/mean, reward/NAME/std of a source's raw rewards; standard deviations
+    are the population's.
+
+    Args:
+        step: From 1.
+        state: Modified.
     """
     truncated, counted = batch.sequence("truncated").bool(), is_learned(batch)
     total = torch.zeros(len(batch), dtype=torch.float64)
@@ -49,7 +53,7 @@ def combine(
 
 
 def merged(moments: Moments, values: Tensor) -> Moments:
-    """The moments with these values [N] counted in."""
+    """Return the moments with these values [N] included."""
     count = moments["count"] + len(values)
     if len(values) == 0:
         return dict(moments)
@@ -85,12 +89,12 @@ def _transformed(
 
 
 def _moments(
-    name: str, how: Standardize, counted: Tensor, step: int, state: MutableMapping[str, Moments]
+    name: str, standardize: Standardize, counted: Tensor, step: int, state: MutableMapping[str, Moments]
 ) -> tuple[float, float]:
-    if how.fixed is not None:
-        return how.fixed.mean, how.fixed.std
+    if standardize.fixed is not None:
+        return standardize.fixed.mean, standardize.fixed.std
     moments = state.get(name, {"count": 0.0, "mean": 0.0, "squares": 0.0})
-    if how.first_steps is None or step <= how.first_steps.steps or _deviation(moments) == 0:
+    if standardize.first_steps is None or step <= standardize.first_steps.steps or _deviation(moments) == 0:
         moments = merged(moments, counted)
         state[name] = moments
     return moments["mean"], _deviation(moments) or 1.0

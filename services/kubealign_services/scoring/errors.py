@@ -1,10 +1,10 @@
-"""How a reward function can fail. `permanent`: trying again cannot mend it."""
+"""Errors of reward functions. `permanent`: a retry cannot help."""
 
 from typing import ClassVar
 
 
 class RewardError(Exception):
-    """A reward function did not give rewards. The message names the reward and the function."""
+    """A reward function did not return rewards. The message names the reward and the function."""
 
     permanent: ClassVar[bool] = True
 
@@ -14,16 +14,14 @@ class RewardMissing(RewardError):
 
 
 class RewardRaised(RewardError):
-    """The function raised, or its process ended. The data may be the cause, so other samples may still
-    go well."""
+    """The function raised, or its process ended. The data may be the cause, so other samples may succeed."""
 
     permanent = False
 
 
 class RewardHung(RewardError):
-    """The function did not answer before its deadline; its process was ended."""
+    """The function did not respond before its timeout; its process was killed."""
 
 
 class BadReward(RewardError):
-    """The function gave something else than one finite number a response, or cannot be called as rewards
-    are."""
+    """The function returned something else than one finite number per response, or has another signature."""

@@ -1,6 +1,6 @@
-"""A Python function called in a process of its own, so that one that hangs or crashes can be ended.
+"""Process that runs a Python function, so that a function that hangs or crashes can be killed.
 
-What goes over the pipes is JSON; nothing is pickled.
+The pipes carry JSON; nothing is pickled.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from kubealign_services.scoring.protocol import Failure
 
 log = logging.getLogger(__name__)
 
-#: Seconds that importing the function may take at least: what it imports may be large.
+#: Minimum timeout of the import in seconds: the function's dependencies may be large.
 START_SECONDS = 60.0
 
-# Longest reply: a number a response, some tens of bytes each.
+# Maximum reply size: some tens of bytes per response.
 _REPLY_BYTES = 2**26
 _LOGGED_CHARACTERS = 2000
 
@@ -35,20 +35,21 @@ _ERRORS: dict[Failure, type[RewardError]] = {
 
 
 def target_of(spec: RewardFunction | ToolFunction | WorkflowFunction) -> tuple[dict[str, Any], str]:
-    """(what the child is told, what errors call it) of a function that the spec names."""
+    """Return (target for the child process, description for errors) of a function that the spec names."""
     if spec.file is not None:
         return {"file": spec.file.path, "name": spec.file.name}, f"{spec.file.name} of {spec.file.path}"
     if spec.config_map is not None:
-        held = spec.config_map
-        return {"file": held.path, "name": held.function}, f"{held.function} of {held.path}"
+        source = spec.config_map
+        return {"file": source.path, "name": source.function}, f"{source.function} of {source.path}"
     return {"module": str(spec.module)}, str(spec.module)
 
 
 class FunctionProcess:
-    """One function. Calls wait for one another; each has `timeout_seconds` from when the function begins.
+    """One function in a process of its own. Calls are serialised; each has `timeout_seconds` from its own
+    start.
 
-    Use it as an async context manager, or `start` and `close` it. target: as `scoring.child` takes it. who:
-    the function, for errors.
+    Use as an async context manager, or call `start` and `close`. target: as `child_main` takes it. label:
+    description of the function for errors.
     """
 
     def __init__(self, target: dict[str, Any], who: str, timeout_seconds: float) -> None:
@@ -60,14 +61,20 @@ class FunctionProcess:
         self._output: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Import the function. Raises RewardMissing, or RewardHung where that takes longer than a minute
-        or the timeout, whichever is longer."""
+        """Import the function.
+
+        Raises RewardMissing, or RewardHung where the import takes longer than a minute or the timeout,
+        whichever is longer.
+        """
         async with self._lock:
             await self._started()
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The child's reply. Raises RewardMissing, RewardRaised, RewardHung or BadReward; after any of them
-        the next call starts afresh where it has to."""
+        """Send a request and return the child's reply.
+
+        Raises RewardMissing, RewardRaised, RewardHung or BadReward; after any of them the next call
+        restarts the process where necessary.
+        """
         async with self._lock:
             await self._started()
             return await self._ask(
@@ -75,7 +82,7 @@ class FunctionProcess:
             )
 
     async def close(self) -> None:
-        """End the process. A call that is waiting fails."""
+        """Kill the process. A call in progress fails."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -109,7 +116,7 @@ class FunctionProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=_REPLY_BYTES,
-            # Ended with whatever it started itself.
+            # Its own session, so that its descendants are killed with it.
             start_new_session=True,
         )
         self._output = asyncio.create_task(self._log_output(self._process))
@@ -135,7 +142,7 @@ class FunctionProcess:
         except (ConnectionError, BrokenPipeError):
             line = b""
         except BaseException:
-            # Cancelled with an answer still to come: the next call must not take it for its own.
+            # Cancelled with a reply outstanding: the next call must not receive that reply.
             await self.close()
             raise
         if not line.endswith(b"\n"):
@@ -153,7 +160,7 @@ class FunctionProcess:
         return f"exit code {code}"
 
     async def _log_output(self, process: asyncio.subprocess.Process) -> None:
-        """What the function prints, a log line a line."""
+        """Log each line that the function prints."""
         assert process.stderr is not None
         rest = b""
         while chunk := await process.stderr.read(2**16):

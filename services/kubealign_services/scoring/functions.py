@@ -11,23 +11,27 @@ __all__ = ["BadReward", "FunctionReward", "RewardError", "RewardHung", "RewardMi
 
 
 class FunctionReward(FunctionProcess):
-    """One reward function. `name` is the reward's, for errors."""
+    """One reward function. `name`: name of the reward, for errors."""
 
     def __init__(self, spec: RewardFunction | RewardPlugin, timeout_seconds: float, name: str = "") -> None:
         if isinstance(spec, RewardPlugin):
             target: dict[str, Any] = {"plugin": spec.name, "parameters": spec.parameters}
-            called = f"plugin {spec.name}"
+            description = f"plugin {spec.name}"
         else:
-            target, called = target_of(spec)
-        super().__init__(target, f"reward {name}: {called}" if name else f"reward {called}", timeout_seconds)
+            target, description = target_of(spec)
+        label = f"reward {name}: {description}" if name else f"reward {description}"
+        super().__init__(target, label, timeout_seconds)
 
     async def score(
         self, prompts: Sequence[str], responses: Sequence[str], columns: dict[str, list[Any]]
     ) -> list[float]:
-        """One finite number a response. columns: name -> one JSON value a response.
+        """Return one finite number per response.
 
-        Raises RewardMissing, RewardRaised, RewardHung or BadReward; after any of them the next call starts
-        afresh where it has to.
+        Args:
+            columns: Name -> one JSON value per response.
+
+        Raises RewardMissing, RewardRaised, RewardHung or BadReward; after any of them the next call
+        restarts the process where necessary.
         """
         reply = await self.ask({"prompts": list(prompts), "responses": list(responses), "columns": columns})
         rewards: list[float] = reply["rewards"]

@@ -1,4 +1,4 @@
-"""Rewards by reward models: a packed forward pass, pooled to one number a sequence for each score."""
+"""Rewards by reward models: a packed forward pass, pooled to one value per sequence and score."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,25 +17,30 @@ from kubealign_services.scoring.scored import Scored, aggregated
 from kubealign_services.training.contract import FrozenBackend, Head
 from kubealign_services.training.torch_backend.frozen import FrozenModel
 
-#: A forward pass of a model with a score head: batch, names of the outputs wanted -> name -> float32 [T], or
-#: [T, N] of N scores.
+#: A forward pass of a model with a score head: batch, names of the requested outputs -> name -> float32 [T],
+#: or [T, N] of N scores.
 Forward: TypeAlias = Callable[[Batch, frozenset[str]], dict[str, Tensor]]
 
 
 class NonFiniteScore(ArithmeticError):
-    """The reward model gave NaN or an infinity. The message names the samples."""
+    """The reward model returned NaN or an infinity. The message names the samples."""
 
 
 class SequenceScorer(Protocol):
     """One reward model or several."""
 
     def read(self, batch: Batch) -> Scored:
-        """The batch needs `loss_mask` where a model's pooling is ResponseSum. Raises NonFiniteScore."""
+        """Score the batch, which needs `loss_mask` where a model's pooling is ResponseSum. Raises
+        NonFiniteScore.
+        """
 
 
 class ModelReward:
-    """One model, its scores weighed into one reward. pooling: how the model was trained to be read. names: of
-    its scores; weights: as `attribute_weights`, which also says what is raised."""
+    """One reward model, its scores weighted into one reward.
+
+    pooling: pooling that the model was trained with. names: names of its scores; weights: as in
+    `attribute_weights`, which also lists the errors.
+    """
 
     def __init__(
         self,
@@ -52,27 +57,29 @@ class ModelReward:
         self._weights = torch.tensor(attribute_weights(self.names, weights or {}))
 
     def offload(self) -> None:
-        """Let the model rest on the CPU until the next score."""
+        """Offload the model to the CPU until the next score."""
         self._offload()
 
     def score(self, batch: Batch) -> Tensor:
-        """float32 [S]: the rewards alone."""
+        """Return the rewards alone, float32 [S]."""
         return self.read(batch).rewards
 
     def read(self, batch: Batch) -> Scored:
-        """See SequenceScorer."""
+        """Implement SequenceScorer."""
         values = self._forward(batch, frozenset({"values"}))["values"]
         scores = pooled(values, batch, self._pooling).float().view(len(batch), -1)
         finite = scores.isfinite().all(1)
         if not bool(finite.all()):
-            wrong = [batch.sample_ids[i] for i in (~finite).nonzero().flatten().tolist()]
-            raise NonFiniteScore(f"the reward model gave no finite score for {', '.join(wrong[:5])}")
-        several = self.names if len(self.names) > 1 else ()
-        return Scored(scores @ self._weights, {name: scores[:, index] for index, name in enumerate(several)})
+            invalid = [batch.sample_ids[i] for i in (~finite).nonzero().flatten().tolist()]
+            raise NonFiniteScore(f"the reward model returned no finite score for {', '.join(invalid[:5])}")
+        attribute_names = self.names if len(self.names) > 1 else ()
+        return Scored(
+            scores @ self._weights, {name: scores[:, index] for index, name in enumerate(attribute_names)}
+        )
 
 
 class Ensemble:
-    """Several models as one reward. Raises UnknownAttribute where their scores are not the same."""
+    """Several models as one reward. Raises UnknownAttribute where their scores differ."""
 
     def __init__(self, models: Sequence[ModelReward], aggregate: Aggregate) -> None:
         check_alike([model.names for model in models])
@@ -80,7 +87,7 @@ class Ensemble:
         self._aggregate = aggregate
 
     def read(self, batch: Batch) -> Scored:
-        """See SequenceScorer."""
+        """Implement SequenceScorer."""
         return aggregated([model.read(batch) for model in self._models], self._aggregate)
 
 
@@ -91,13 +98,15 @@ def load_reward_model(
     rank: int = 0,
     weights: Mapping[str, float] | None = None,
 ) -> ModelReward:
-    """The reward model of a Hugging Face folder, read as its config says; by its last token, as transformers
-    does, where it does not say. Raises what the training backend raises for a folder that holds none, and
-    UnknownAttribute."""
+    """Load the reward model of a Hugging Face folder, with the pooling of its config.
+
+    The default is last-token pooling, as in transformers. Raises the training backend's errors for other
+    folders, and UnknownAttribute.
+    """
     return reward_of(FrozenModel.load(folder, Head.SCORE, precision, microbatch_tokens, rank), weights)
 
 
 def reward_of(model: FrozenBackend, weights: Mapping[str, float] | None = None) -> ModelReward:
-    """A reward model that is loaded, as `load_reward_model`. Raises UnknownAttribute."""
+    """Wrap a loaded reward model, as `load_reward_model`. Raises UnknownAttribute."""
     pooling = Pooling(model.pooling or Pooling.LAST_TOKEN)
     return ModelReward(model.forward, pooling, model.offload, model.scores, weights)

@@ -1,9 +1,9 @@
-"""A reward of another package.
+"""Reward plugins of other packages.
 
-Its entry point names a class or a function. A class is made once, with the parameters as keyword arguments;
-what it gives is called as reward functions are: `f(prompts, responses, **columns)`. A function is the reward
-itself, and takes the parameters as keyword arguments beside the columns; one that is called like a column
-stands for it.
+The entry point names a class or a function. A class is instantiated once, with the parameters as keyword
+arguments; the instance is called like a reward function: `f(prompts, responses, **columns)`. A function is
+the reward itself, and takes the parameters as keyword arguments besides the columns; a parameter takes
+precedence over a column of the same name.
 """
 
 import inspect
@@ -19,23 +19,23 @@ _NAME, _PARAMETERS = "plugin.name", "plugin.parameters"
 
 
 def check_installed(name: str, reward: str) -> None:
-    """Whether it is there; nothing is imported. Raises PluginError."""
+    """Check that the plugin is installed, without importing it. Raises PluginError."""
     found(REWARDS, name, f"spec.rewards, {reward}: {_NAME}")
 
 
 def reward_of(name: str, parameters: Mapping[str, Any]) -> Callable[..., Any]:
-    """The reward, ready to be called. Raises PluginError where it is not there or refuses the parameters."""
-    called = imported(REWARDS, name, _NAME)
-    if not inspect.isclass(called):
-        # The first two are the prompts and the responses; what else it takes may be columns.
-        _check_names(called, parameters)
-        return partial(called, **parameters) if parameters else called
-    check_takes(called, 0, parameters, _PARAMETERS)
-    reward: Any = made(lambda: called(**parameters), _PARAMETERS)
+    """Return the reward function. Raises PluginError for a missing plugin or rejected parameters."""
+    target = imported(REWARDS, name, _NAME)
+    if not inspect.isclass(target):
+        # The first two parameters are the prompts and the responses; others may be columns.
+        _check_names(target, parameters)
+        return partial(target, **parameters) if parameters else target
+    check_takes(target, 0, parameters, _PARAMETERS)
+    reward: Any = made(lambda: target(**parameters), _PARAMETERS)
     if not callable(reward):
         raise PluginError(f"{_NAME}: {name} makes a {type(reward).__name__}, which cannot be called")
-    ready: Callable[..., Any] = reward
-    return ready
+    function: Callable[..., Any] = reward
+    return function
 
 
 def _check_names(function: Callable[..., Any], parameters: Mapping[str, Any]) -> None:

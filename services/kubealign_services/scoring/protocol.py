@@ -1,15 +1,16 @@
-"""What is said to the child process that runs a reward function: one JSON object a line, each way.
+"""Protocol of the child process that runs a reward function: one JSON object per line in each direction.
 
-Requests: {"prompts": [text], "responses": [text], "columns": {name: [value]}}; of a tool {"argument": text}.
-Replies: {"rewards": [number]}, {"answer": text}, or {"error": KIND, "message": text}; the first line is the
-reply to starting.
+Requests: {"prompts": [text], "responses": [text], "columns": {name: [value]}}; for a tool {"argument":
+text}.
+Replies: {"rewards": [number]}, {"answer": text}, or {"error": KIND, "message": text}; the first line is
+the reply to the start.
 """
 
 from enum import StrEnum
 
 
 class Failure(StrEnum):
-    """What went wrong in the child."""
+    """Kinds of failure in the child process."""
 
     MISSING = "missing"
     RAISED = "raised"

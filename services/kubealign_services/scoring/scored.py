@@ -1,4 +1,4 @@
-"""What models say of sequences: the reward, and the figures that it was made of."""
+"""Scores of sequences and their aggregation over an ensemble."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,8 +11,11 @@ from kubealign.spec.rewards import Aggregate
 
 @dataclass(frozen=True)
 class Scored:
-    """rewards: float32 [S]. attributes: of models with several scores, name -> float32 [S]. disagreement: of
-    an ensemble, float32 [S], the (population's) standard deviation of its members' rewards."""
+    """Scores of S sequences.
+
+    rewards: float32 [S]. attributes: for models with several scores, name -> float32 [S]. disagreement:
+    for an ensemble, float32 [S], the population standard deviation of its members' rewards.
+    """
 
     rewards: Tensor
     attributes: dict[str, Tensor] = field(default_factory=dict)
@@ -20,8 +23,10 @@ class Scored:
 
 
 def aggregated(members: Sequence[Scored], how: Aggregate) -> Scored:
-    """The members' rewards as one, and each attribute alike: their mean, or the least of them (Coste et al.
-    2024, mean and worst-case optimisation)."""
+    """Aggregate the members' rewards, and each attribute likewise.
+
+    By mean or minimum (Coste et al. 2024, mean and worst-case optimisation).
+    """
     rewards = torch.stack([member.rewards for member in members])
     return Scored(
         _one(rewards, how),
@@ -34,5 +39,5 @@ def aggregated(members: Sequence[Scored], how: Aggregate) -> Scored:
 
 
 def _one(scores: Tensor, how: Aggregate) -> Tensor:
-    """[members, S] -> [S]."""
+    """Reduce [members, S] to [S]."""
     return scores.mean(0) if how is Aggregate.MEAN else scores.amin(0)

@@ -1,4 +1,4 @@
-"""What every scorer's process does: it pulls rollouts from the bus, and answers direct calls beside."""
+"""Main loop of every scorer process: pulls rollouts from the bus and answers direct calls."""
 
 from kubealign_services.process.context import Context
 from kubealign_services.process.until_stopped import until_stopped
@@ -8,7 +8,12 @@ from kubealign_services.scoring.worker import Scorer, ScoreWorker
 async def serve_scorer(
     context: Context, consumer: str, purposes: frozenset[str], scorer: Scorer, servicer: object
 ) -> None:
-    """Score until stopped. consumer, purposes: as ScoreWorker takes them."""
+    """Score until stopped.
+
+    Args:
+        consumer: As in ScoreWorker.
+        purposes: As in ScoreWorker.
+    """
     async with context.bus() as bus, context.serve([servicer]):
         worker = ScoreWorker(bus, consumer, purposes, scorer)
         context.heartbeat.describe(worker.said)

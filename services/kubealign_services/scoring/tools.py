@@ -8,11 +8,12 @@ class ToolProcess(FunctionProcess):
     """One tool, in a process of its own."""
 
     def __init__(self, spec: Tool) -> None:
-        target, called = target_of(spec.function)
-        super().__init__(target, f"tool {spec.name}: {called}", spec.timeout_seconds)
+        target, description = target_of(spec.function)
+        super().__init__(target, f"tool {spec.name}: {description}", spec.timeout_seconds)
 
     async def answer(self, argument: str) -> str:
-        """What it says. Raises RewardError where it raises, hangs, or gives something else than text or a
-        number."""
+        """Return the tool's output. Raises RewardError where it raises, hangs, or returns anything but text
+        or a number.
+        """
         reply = await self.ask({"argument": argument})
         return str(reply["answer"])

@@ -1,8 +1,8 @@
-"""Pulls rollouts from the bus and publishes what a scorer says of them: the elastic side of reward and
+"""Worker that pulls rollouts from the bus and publishes their scores: the elastic side of reward and
 reference.
 
-A rollout is acknowledged after its score is published. A scorer that fails is a result too: the score says
-why.
+A rollout is acknowledged after its score is published. A failed scorer publishes a result too: a score
+with the cause.
 """
 
 import asyncio
@@ -26,7 +26,10 @@ Scorer = Callable[[Sequence[rollout_pb2.Rollout]], Awaitable[list[scoring_pb2.Sc
 
 class ScoreWorker:
     """Shares the rollouts with all workers of the same consumer name; takes only those made for one of
-    `purposes`. `running`: rollouts in hand."""
+    `purposes`.
+
+    `running`: rollouts in progress.
+    """
 
     def __init__(self, bus: Bus, consumer: str, purposes: frozenset[str], scorer: Scorer) -> None:
         self._bus = bus
@@ -40,7 +43,7 @@ class ScoreWorker:
         self._busy = BusyShare()
 
     def said(self) -> dict[str, Any]:
-        """Of itself, in each heartbeat: see docs/metrics.md."""
+        """Return the heartbeat payload: see docs/metrics.md."""
         return {
             "running": self.running,
             "scores_per_second": round(self._rate.per_second(self._scored), 2),
@@ -57,7 +60,7 @@ class ScoreWorker:
             async with in_hand(deliveries, self._bus.ack_wait):
                 rollouts = [rollout_pb2.Rollout.FromString(delivery.data) for delivery in deliveries]
                 scores = await self._scores(rollouts)
-                # All at once: what the bus takes to store one is mostly waiting.
+                # Published concurrently: storing a message is mostly latency.
                 await asyncio.gather(*map(self._publish, scores))
             for delivery in deliveries:
                 await delivery.ack()
@@ -68,23 +71,23 @@ class ScoreWorker:
 
     async def _scores(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
         self._fence = max([self._fence, *(rollout.fence for rollout in rollouts)])
-        wanted = [
+        current = [
             rollout
             for rollout in rollouts
             if rollout.fence == self._fence
             and rollout.purpose in self._purposes
             and rollout.finish_reason != rollout_pb2.FINISH_REASON_FAILED
         ]
-        if not wanted:
+        if not current:
             return []
         with self._busy.working():
-            scores = await self._scorer(wanted)
+            scores = await self._scorer(current)
         self._scored += len(scores)
         return scores
 
 
 def score_for(rollout: rollout_pb2.Rollout, source: str, worker: str) -> scoring_pb2.Score:
-    """An empty score that names its rollout."""
+    """Return an empty score that identifies its rollout."""
     return scoring_pb2.Score(
         fence=rollout.fence,
         group_id=rollout.group_id,
@@ -97,5 +100,5 @@ def score_for(rollout: rollout_pb2.Rollout, source: str, worker: str) -> scoring
 
 
 def message_id(score: scoring_pb2.Score) -> str:
-    """The same for every copy of a score: the bus keeps the first."""
+    """Return the deduplication id: equal for every copy of a score, so that the bus keeps the first."""
     return f"{score.fence}:{score.source}:{score.group_id}:{score.attempt}:{score.sample}:{score.digest}"

@@ -1,4 +1,4 @@
-"""The frozen model that is imitated."""
+"""Scorer with the frozen teacher model of a distillation."""
 
 import time
 from collections.abc import Sequence
@@ -17,13 +17,16 @@ SOURCE = "teacher"
 
 
 class NonFiniteTeacher(ArithmeticError):
-    """The teacher's log-probabilities are NaN or infinite: its weights are of no use."""
+    """The teacher's log-probabilities are NaN or infinite: its weights are unusable."""
 
 
 class TeacherScorer:
-    """The likeliest tokens at each place of the responses, many sequences in one packed forward pass.
+    """Most likely tokens at each position of the responses, many sequences per packed forward pass.
 
-    candidates: how many. temperature: of their log-probabilities. vocabulary: the tokens that there are.
+    Args:
+        candidates: Number of tokens per position.
+        temperature: Temperature of their log-probabilities.
+        vocabulary: Number of tokens in the tokenizer.
     """
 
     def __init__(
@@ -43,8 +46,8 @@ class TeacherScorer:
         self._vocabulary = vocabulary
 
     async def __call__(self, rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
-        """One score a sequence, in their order; candidates as in the message."""
-        begun = time.monotonic()
+        """Return one score per sequence, in order; candidates as in the message."""
+        started_at = time.monotonic()
         batch = concatenate([decode(rollout.sequence) for rollout in rollouts])
         scores = [score_for(rollout, SOURCE, self._worker) for rollout in rollouts]
         try:
@@ -54,21 +57,20 @@ class TeacherScorer:
                 score.error, score.permanent = str(error), True
             return scores
         learned = batch.token("loss_mask").bool() & (batch.positions > 0)
-        which = batch.sequence_of_token
         for index, score in enumerate(scores):
-            places = learned & (which == index)
+            in_sequence = learned & (batch.sequence_of_token == index)
             score.candidates, score.candidates_digest = encode_columns(
-                {"tokens": tokens[places].to(torch.int32), "logprobs": logprobs[places]}
+                {"tokens": tokens[in_sequence].to(torch.int32), "logprobs": logprobs[in_sequence]}
             )
-            score.seconds = (time.monotonic() - begun) / len(rollouts)
+            score.seconds = (time.monotonic() - started_at) / len(rollouts)
         return scores
 
     def candidates(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(int64 [T, K], float32 [T, K]), 0 outside the responses. Raises NonFiniteTeacher."""
+        """Return (int64 [T, K], float32 [T, K]), 0 outside the responses. Raises NonFiniteTeacher."""
         batch.scalars["temperature"] = self._temperature
         tokens, logprobs = self._model.likeliest(batch, self._candidates, self._vocabulary)
         if not bool(logprobs.isfinite().all()):
             raise NonFiniteTeacher(
-                "the teacher's log-probabilities are not finite: its weights are of no use"
+                "the teacher's log-probabilities are not finite: its weights are unusable"
             )
         return tokens, logprobs

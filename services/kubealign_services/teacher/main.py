@@ -1,4 +1,4 @@
-"""The teacher: `python -m kubealign_services.teacher.main SETTINGS.json`."""
+"""Teacher process: `python -m kubealign_services.teacher.main SETTINGS.json`."""
 
 import sys
 
@@ -13,7 +13,7 @@ from kubealign_services.training.torch_backend.frozen import FrozenModel
 
 
 async def serve(context: Context) -> None:
-    """Say what it finds likely until stopped."""
+    """Serve candidates until stopped."""
     spec = context.job.spec
     algorithm, backend = spec.algorithm.value, spec.trainer.backend.value
     prepared = load_prepared(context.settings.run_dir)

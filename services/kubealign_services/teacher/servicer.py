@@ -1,4 +1,4 @@
-"""The Teacher service: the same model as the bus worker's, called directly."""
+"""gRPC service Teacher: direct calls of the bus worker's model."""
 
 import grpc
 
@@ -9,6 +9,8 @@ from kubealign_services.teacher.core import TeacherScorer
 
 
 class TeacherServicer(scoring_pb2_grpc.TeacherServicer):
+    """gRPC service of the teacher."""
+
     def __init__(self, context: Context, scorer: TeacherScorer) -> None:
         self._context = context
         self._scorer = scorer

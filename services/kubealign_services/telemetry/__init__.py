@@ -1,0 +1,2 @@
+"""Logs, Prometheus metrics, heartbeats, the read model and trackers."""
+

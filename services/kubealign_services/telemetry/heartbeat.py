@@ -1,4 +1,4 @@
-"""A sign of life of each process, in the read model."""
+"""Heartbeats of a process, written to the read model."""
 
 import asyncio
 import contextlib
@@ -10,13 +10,14 @@ from kubealign_services.telemetry.read_model import ReadModel
 
 PERIOD_SECONDS = 5.0
 
-#: What a process says of itself: version, running, waiting, ...
+#: Returns the fields of a process: version, running, waiting, ...
 Describe = Callable[[], Mapping[str, Any]]
 
 
 class Heartbeat:
-    """Beats while `beating()` is open. It stops when the event loop stands still: then the process is not
-    well."""
+    """Sends heartbeats while `run()` is open. A blocked event loop stops the heartbeats, which marks the
+    process as unhealthy.
+    """
 
     def __init__(
         self,
@@ -26,7 +27,11 @@ class Heartbeat:
         period: float = PERIOD_SECONDS,
         common: Describe = dict,
     ) -> None:
-        """common: what every process says; what its role says of the same name replaces it."""
+        """Create the heartbeat.
+
+        Args:
+            common: Fields of every process; a role's field of the same name takes precedence.
+        """
         self._read_model = read_model
         self._process = process
         self._role = role
@@ -37,29 +42,32 @@ class Heartbeat:
         self._whole: Heartbeat | None = None
 
     def beside(self) -> "Heartbeat":
-        """For another part of the same process: what that says goes with these beats, but for what is said
-        here by the same name."""
+        """Return the heartbeat of another part of the same process.
+
+        The part's fields are sent with these heartbeats; this part's fields take precedence.
+        """
         part = Heartbeat(self._read_model, self._process, self._role, self._period)
         part._whole = self
         self._parts.append(part)
         return part
 
     def describe(self, describe: Describe) -> None:
-        """From now on each beat carries what `describe` returns; and one is sent at once."""
+        """Add the fields that `describe` returns to every heartbeat from now on, and send one at once."""
         self._describe = describe
         self.beat()
 
     def beat(self) -> None:
-        """One beat."""
+        """Send one heartbeat."""
         if self._whole is not None:
             self._whole.beat()
             return
-        others = {name: value for part in self._parts for name, value in part._describe().items()}
-        values = {"role": self._role, "time": time.time(), **self._common(), **others, **self._describe()}
+        parts = {name: value for part in self._parts for name, value in part._describe().items()}
+        values = {"role": self._role, "time": time.time(), **self._common(), **parts, **self._describe()}
         self._read_model.heartbeat(self._process, values)
 
     @contextlib.asynccontextmanager
     async def beating(self) -> AsyncIterator[None]:
+        """Send heartbeats periodically while the context is open."""
         task = asyncio.create_task(self._go_on())
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a process logged last as an error, for its heartbeat."""
+"""Log handler that keeps the last error, for the heartbeat."""
 
 import logging
 
@@ -6,7 +6,7 @@ _LONGEST = 500
 
 
 class LastError(logging.Handler):
-    """Keeps the text of the newest record of level ERROR or above; empty: there was none."""
+    """Keeps the text of the newest record of level ERROR or above; empty before the first one."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Logs: the standard library's logging, one JSON line an event.
+"""Structured logs: the standard library's logging, one JSON line for each event.
 
 `log.info("step done", extra={"step": 7})` gives
 {"time":"2026-01-31T12:00:00.000Z","level":"info","job":...,"role":...,"process":...,"message":"step
@@ -11,14 +11,14 @@ from typing import TextIO
 
 from kubealign_services.telemetry.plain import to_json
 
-# What a record has of itself; anything else on it came from `extra`.
+# Standard attributes of a record; any other attribute came from `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-# They tell of each request; what goes wrong they still tell.
+# These log every request at INFO; only their warnings and errors are kept.
 _TALKATIVE = ("asyncio", "datasets", "filelock", "fsspec", "grpc", "httpx", "nats", "urllib3")
 
 
 class JsonFormatter(logging.Formatter):
-    """Each record as one line, with the process's own names."""
+    """Formats each record as one JSON line with the names of the job, role and process."""
 
     def __init__(self, job: str, role: str, process: str) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             "logger": record.name,
         }
-        event.update({name: held for name, held in vars(record).items() if name not in _OWN})
+        event.update({name: value for name, value in vars(record).items() if name not in _OWN})
         if record.exc_info:
             event["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
@@ -42,8 +42,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logs(job: str, role: str, process: str, stream: TextIO, level: int = logging.INFO) -> None:
-    """Send every log of this process to `stream`, warnings of the warnings module included. Replaces what
-    was set up."""
+    """Send all logs of this process to `stream`, including warnings of the warnings module. Replaces the
+    previous configuration.
+    """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter(job, role, process))
     logging.basicConfig(level=level, handlers=[handler], force=True)

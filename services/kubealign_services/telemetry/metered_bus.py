@@ -1,4 +1,4 @@
-"""A bus whose messages are counted."""
+"""Bus wrapper that counts messages for Prometheus."""
 
 from collections.abc import AsyncIterator
 
@@ -8,7 +8,7 @@ from kubealign_services.bus.contract import Bus, Delivery
 
 
 class MeteredBus:
-    """The same bus; `messages` (labels subject, event) counts what goes over it."""
+    """Forwards to a bus; the counter `messages` (labels subject, event) counts the messages."""
 
     def __init__(self, bus: Bus, messages: Counter) -> None:
         self._bus = bus

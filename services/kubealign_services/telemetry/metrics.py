@@ -1,5 +1,6 @@
-"""Prometheus metrics of one process, behind mutual TLS. Names and meaning of the step metrics:
-docs/metrics.md."""
+"""Prometheus metrics of one process, served with mutual TLS. Names and meaning of the step metrics:
+docs/metrics.md.
+"""
 
 import threading
 from collections.abc import Mapping
@@ -16,55 +17,60 @@ _SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0, 600.0, 3600.0)
 
 
 class Metrics:
-    """What a role counts. Each process has one."""
+    """Prometheus metrics of a process."""
 
     def __init__(self, job: str, role: str, process: str) -> None:
         self.registry = CollectorRegistry()
-        Info("kubealign_process", "The process that these metrics are of.", registry=self.registry).info(
+        Info("kubealign_process", "The process that exports these metrics.", registry=self.registry).info(
             {"job": job, "role": role, "process": process}
         )
         self._rpc_seconds = Histogram(
             "kubealign_rpc_seconds",
-            "Seconds of the calls answered.",
+            "Duration of answered calls in seconds.",
             ("method", "code"),
             buckets=_SECONDS,
             registry=self.registry,
         )
-        #: subject; event: published, delivered, acknowledged, returned, rejected.
+        #: Labels: subject; event: published, delivered, acknowledged, returned, rejected.
         self.bus_messages = Counter(
-            "kubealign_bus_messages", "Messages of the bus.", ("subject", "event"), registry=self.registry
+            "kubealign_bus_messages", "Messages on the bus.", ("subject", "event"), registry=self.registry
         )
-        #: kind: prompt, generated.
+        #: Label kind: prompt, generated.
         self.engine_tokens = Counter(
             "kubealign_engine_tokens",
-            "Tokens that the rollout engine ran.",
+            "Tokens processed by the rollout engine.",
             ("kind",),
             registry=self.registry,
         )
         self.train_step_seconds = Histogram(
             "kubealign_train_step_seconds",
-            "Seconds of a TrainStep.",
+            "Duration of a TrainStep in seconds.",
             buckets=_SECONDS,
             registry=self.registry,
         )
         self._step_metrics = Gauge(
-            "kubealign_step", "The last step's metrics, by name.", ("name",), registry=self.registry
+            "kubealign_step", "Metrics of the last step, by name.", ("name",), registry=self.registry
         )
 
     def observe_rpc(self, method: str, code: str, seconds: float) -> None:
-        """One call answered."""
+        """Record one answered call."""
         self._rpc_seconds.labels(method.removeprefix("/"), code).observe(seconds)
 
     def set_step(self, values: Mapping[str, float]) -> None:
-        """The metrics of the step just done."""
+        """Set the metrics of the last step."""
         for name, value in values.items():
             self._step_metrics.labels(name).set(value)
 
 
 class MetricsServer:
-    """Serves /metrics over HTTPS, to certificates of the job alone, while its context is open.
+    """Serves /metrics over HTTPS, only to certificates of the job, while its context is open.
 
-    listen: host:port. Raises PortInUse."""
+    Args:
+        listen: host:port.
+
+    Raises:
+        PortInUse: The port is taken.
+    """
 
     def __init__(self, listen: str, tls: TlsFiles, metrics: Metrics) -> None:
         host, _, port = listen.rpartition(":")
@@ -76,7 +82,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """That it really listens at."""
+        """Port that the server listens at."""
         return self._address[1] if self._running is None else self._running[0].server_port
 
     def __enter__(self) -> Self:

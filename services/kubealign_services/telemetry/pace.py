@@ -1,4 +1,4 @@
-"""How busy a process is, and how fast: measured between one heartbeat and the next."""
+"""Busy share and rates of a process, measured from one heartbeat to the next."""
 
 import threading
 import time
@@ -9,8 +9,9 @@ Clock = Callable[[], float]
 
 
 class BusyShare:
-    """The share of the time that was spent `working`, from 0 to 1. Work that overlaps, in several threads,
-    counts once."""
+    """Share of the time spent in `measure` blocks, from 0 to 1. Overlapping blocks of several threads count
+    once.
+    """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -22,6 +23,7 @@ class BusyShare:
 
     @contextmanager
     def working(self) -> Iterator[None]:
+        """Count the time of the block as busy."""
         with self._counting:
             if self._depth == 0:
                 self._since = self._clock()
@@ -35,7 +37,7 @@ class BusyShare:
                     self._spent += self._clock() - self._since
 
     def since_asked(self) -> float:
-        """Of the time since the last call; work under way counts up to now."""
+        """Return the busy share since the last call; a block in progress counts up to now."""
         with self._counting:
             now = self._clock()
             if self._depth:
@@ -47,7 +49,7 @@ class BusyShare:
 
 
 class Rate:
-    """How fast a total grows."""
+    """Growth rate of a total."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -55,7 +57,7 @@ class Rate:
         self._total = 0.0
 
     def per_second(self, total: float) -> float:
-        """Since the last call, where the total was another."""
+        """Return the growth per second since the last call."""
         now = self._clock()
         elapsed, grown = now - self._asked, total - self._total
         self._asked, self._total = now, total

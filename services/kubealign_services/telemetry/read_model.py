@@ -1,11 +1,11 @@
-"""The read model in Redis: what displays show. Never the truth: whoever writes here waits for nothing and
-fails at nothing.
+"""Writer of the read model in Redis, which feeds displays. Never the source of truth: writing neither blocks
+nor fails.
 
 Keys, after the job's prefix:
   status               hash: phase, step, max_steps, fence, weight_version, waiting_for, started_at,
                        updated_at, message
   metrics              stream, one entry a step: step, fence, json (object of numbers)
-  samples              stream of the newest: step, json (see ReadModel.sample)
+  samples              stream of the newest: step, json (see ReadModelWriter.add_sample)
   heartbeat:PROCESS    JSON string that expires when its process no longer refreshes it
 
 Times are Unix seconds. A number that JSON lacks is the text "nan", "inf" or "-inf".
@@ -31,12 +31,12 @@ from kubealign_services.telemetry.plain import to_json
 
 log = logging.getLogger(__name__)
 
-#: Of the samples: so many, and fewer where they are long.
+#: Maximum number of samples, and of their bytes: fewer are kept when they are long.
 SAMPLES_KEPT = 2000
 SAMPLES_BYTES = 16 * 2**20
 STEPS_KEPT = 100_000
 HEARTBEAT_SECONDS = 15
-#: Of what waits, and of what is sent at once: entries, and characters.
+#: Limits of the queue and of one batch, in entries and in characters.
 _QUEUE, _QUEUE_CHARACTERS = 10_000, 32 * 2**20
 _BATCH, _BATCH_CHARACTERS = 500, 4 * 2**20
 _SECONDS = 5.0
@@ -46,12 +46,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 @dataclass
 class _Unsent:
-    """Newest values by key, and events in their order."""
+    """Queue of unsent values: the newest value of each key, and events in their order."""
 
     status: dict[str, str] = field(default_factory=dict)
     heartbeats: dict[str, str] = field(default_factory=dict)
     events: deque[tuple[str, int, dict[str, str]]] = field(default_factory=deque)
-    #: Of the events.
+    #: Total length of the queued events.
     characters: int = 0
 
     def __bool__(self) -> bool:
@@ -70,7 +70,7 @@ class _Unsent:
         return len(self.events) >= _QUEUE or self.characters >= _QUEUE_CHARACTERS
 
     def first(self) -> list[tuple[str, int, dict[str, str]]]:
-        """The oldest events, as many as are sent at once."""
+        """Return the oldest events, up to the size of one batch."""
         chosen: list[tuple[str, int, dict[str, str]]] = []
         characters = 0
         for event in islice(self.events, _BATCH):
@@ -82,37 +82,40 @@ class _Unsent:
 
 
 class ReadModel:
-    """Writes in the background while its context is open. Every method returns at once."""
+    """Writes to Redis in the background while its context is open. Every method returns at once."""
 
     def __init__(self, access: RedisAccess) -> None:
         self._access = access
         self._unsent = _Unsent()
         self._news = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
-        #: Entries given up: the queue was full, or the end came with Redis away.
+        #: Entries dropped because the queue was full, or Redis was unreachable at shutdown.
         self.dropped = 0
 
     def status(self, **fields: str | int | float) -> None:
-        """Set fields of the job's status; the others stay as they are."""
+        """Set fields of the job's status; other fields are unchanged."""
         named = {**fields, "updated_at": time.time()}
-        self._unsent.status.update({name: str(held) for name, held in named.items()})
+        self._unsent.status.update({name: str(value) for name, value in named.items()})
         self._news.set()
 
     def metrics(self, step: int, fence: int, values: Mapping[str, float]) -> None:
-        """The metrics of a step."""
+        """Add the metrics of a step."""
         entry = {"step": str(step), "fence": str(fence), "json": to_json(dict(values))}
         self._append("metrics", STEPS_KEPT, entry)
 
     def sample(self, step: int, sample: Mapping[str, Any]) -> None:
-        """One response of a step: prompt, response, reward, rewards (by source), weight_version, truncated,
-        group_id, purpose (train or validation), tokens (each as the text that it adds) and token_values
-        (name -> a number for each token)."""
+        """Add one response of a step.
+
+        Fields: prompt, response, reward, rewards (by source), weight_version, truncated, group_id, purpose
+        (train or validation), tokens (each as the text that it adds) and token_values (name -> a number
+        for each token).
+        """
         text = to_json(dict(sample))
-        kept = min(SAMPLES_KEPT, max(1, SAMPLES_BYTES // len(text)))
-        self._append("samples", kept, {"step": str(step), "json": text})
+        max_entries = min(SAMPLES_KEPT, max(1, SAMPLES_BYTES // len(text)))
+        self._append("samples", max_entries, {"step": str(step), "json": text})
 
     def heartbeat(self, process: str, values: Mapping[str, Any]) -> None:
-        """That the process lives, and what it says of itself."""
+        """Set the heartbeat of a process to these fields."""
         self._unsent.heartbeats[process] = to_json(dict(values))
         self._news.set()
 
@@ -123,9 +126,9 @@ class ReadModel:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What is unsent gets one more try, of a second at most."""
+        """Stop writing after one last attempt of at most one second to send the queue."""
         if self._writer is not None:
-            # The client's connecting may swallow a cancellation: ask until it has ended.
+            # The client may swallow a cancellation while it connects: repeat it until the task ends.
             while not self._writer.done():
                 self._writer.cancel()
                 await asyncio.wait([self._writer], timeout=_ENDING_SECONDS)
@@ -137,7 +140,7 @@ class ReadModel:
                 except (RedisError, OSError):
                     self.dropped += len(self._unsent.events)
         if self.dropped:
-            log.warning("telemetry was dropped: Redis was away", extra={"entries": self.dropped})
+            log.warning("telemetry was dropped: Redis was unreachable", extra={"entries": self.dropped})
 
     def _append(self, stream: str, kept: int, entry: dict[str, str]) -> None:
         if self._unsent.full:
@@ -151,14 +154,14 @@ class ReadModel:
             **self._access.options,
             socket_timeout=_SECONDS,
             socket_connect_timeout=_SECONDS,
-            # Ours is the loop in _write.
+            # Retries are made by the loop in _write_loop.
             retry=Retry(NoBackoff(), 0),
             decode_responses=True,
         )
 
     async def _write(self) -> None:
         pause = _FIRST_PAUSE
-        away = False
+        is_unreachable = False
         async with self._client() as client:
             while True:
                 await self._news.wait()
@@ -166,16 +169,17 @@ class ReadModel:
                 try:
                     await self._send_all(client)
                 except (RedisError, OSError) as error:
-                    if not away:
-                        log.warning("the read model is away: %s", error, extra={"address": self._address})
-                    away = True
+                    if not is_unreachable:
+                        extra = {"address": self._address}
+                        log.warning("the read model is unreachable: %s", error, extra=extra)
+                    is_unreachable = True
                     self._news.set()
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
                 else:
-                    if away:
-                        log.info("the read model is back", extra={"address": self._address})
-                    away, pause = False, _FIRST_PAUSE
+                    if is_unreachable:
+                        log.info("the read model is reachable again", extra={"address": self._address})
+                    is_unreachable, pause = False, _FIRST_PAUSE
 
     @property
     def _address(self) -> str:
@@ -186,7 +190,7 @@ class ReadModel:
             await self._send(client)
 
     async def _send(self, client: Redis) -> None:
-        """One transaction. What was sent leaves the queue when Redis has it."""
+        """Send one batch as a transaction. Entries leave the queue once Redis has confirmed them."""
         prefix = self._access.prefix
         status, heartbeats = dict(self._unsent.status), dict(self._unsent.heartbeats)
         events = self._unsent.first()
@@ -197,16 +201,16 @@ class ReadModel:
                 batch.hset(f"{prefix}status", mapping=dict(status))
             for process, text in heartbeats.items():
                 batch.set(f"{prefix}heartbeat:{process}", text, ex=HEARTBEAT_SECONDS)
-            for stream, kept, entry in events:
-                batch.xadd(f"{prefix}{stream}", dict(entry), maxlen=kept, approximate=True)
+            for stream, max_entries, entry in events:
+                batch.xadd(f"{prefix}{stream}", dict(entry), maxlen=max_entries, approximate=True)
             await batch.execute()
         unsent = self._unsent
-        for name, held in status.items():
-            if unsent.status.get(name) == held:
+        for name, value in status.items():
+            if unsent.status.get(name) == value:
                 del unsent.status[name]
         for process, text in heartbeats.items():
             if unsent.heartbeats.get(process) == text:
                 del unsent.heartbeats[process]
-        # Those dropped meanwhile, at the same end, were among these.
+        # Events dropped meanwhile were the oldest, so they were among the sent ones.
         for _ in range(len(events) - (self.dropped - dropped)):
             unsent.popleft()

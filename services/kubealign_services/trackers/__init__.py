@@ -1,0 +1,2 @@
+"""Experiment trackers: TensorBoard, Weights & Biases, MLflow, JSON lines and plugins."""
+

@@ -1,4 +1,4 @@
-"""A tracker beside the job: on a thread of its own, so that one that hangs or fails costs the job nothing."""
+"""Runs a tracker on a thread of its own, so that a tracker that hangs or fails does not affect the job."""
 
 import contextlib
 import logging
@@ -9,16 +9,17 @@ from typing import Any
 
 from kubealign_services.trackers.contract import Ending, Tracker
 
-#: Steps, and validations, that wait while a tracker is slow.
+#: Maximum number of steps and validations that are queued while a tracker is slow.
 WAITING = 4096
 
 log = logging.getLogger(__name__)
 
 
 class BackgroundTracker:
-    """A sink of figures that returns at once. `open` makes the tracker, on its thread.
+    """A metric sink that returns at once. `open_tracker` creates the tracker, on its thread.
 
-    What it raises ends it, with one warning; while it hangs, figures beyond `waiting` steps are left out.
+    An exception of the tracker ends it, with one warning; while the tracker hangs, metrics beyond
+    `max_queued` steps are dropped.
     """
 
     def __init__(self, name: str, open_tracker: Callable[[], Tracker], waiting: int = WAITING) -> None:
@@ -28,7 +29,7 @@ class BackgroundTracker:
         self._steps: queue.Queue[tuple[int, int, dict[str, float]] | Ending] = queue.Queue(waiting)
         self._failed = False
         self._ending: Ending | None = None
-        # Nobody waits for it at the interpreter's end: it may hang.
+        # A daemon thread: the interpreter does not wait for a tracker that hangs.
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
@@ -40,30 +41,30 @@ class BackgroundTracker:
         except queue.Full:
             if not self.left_out:
                 log.warning(
-                    "a tracker does not keep up: figures are left out",
+                    "a tracker does not keep up: metrics are dropped",
                     extra={"tracker": self.name, "waiting": self._steps.qsize()},
                 )
             self.left_out += 1
 
     def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
-        """A sink's; trackers are given figures alone."""
+        """Ignore samples; trackers receive metrics only."""
 
     def end(self, ending: Ending) -> None:
-        """Let it write what waits, and close. Returns at once."""
+        """Ask the tracker to write the queued metrics and close. Returns at once."""
         self._ending = ending
-        # Where there is no room, it ends when it has written what waits.
+        # When the queue is full, the tracker ends after it has written the queued steps.
         with contextlib.suppress(queue.Full):
             self._steps.put_nowait(ending)
 
     def ended(self, timeout: float) -> bool:
-        """Whether it has closed, waiting so many seconds for it."""
+        """Wait up to `timeout` seconds for the tracker to close; return True when it has closed."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _work(self) -> None:
         try:
             self._track(self._open())
-        # Whatever a tracker raises ends no job.
+        # No exception of a tracker may end the job.
         except Exception as error:  # noqa: BLE001
             self._failed = True
             log.warning(
@@ -73,9 +74,9 @@ class BackgroundTracker:
 
     def _track(self, tracker: Tracker) -> None:
         while not (self._ending is not None and self._steps.empty()):
-            held = self._steps.get()
-            if isinstance(held, Ending):
+            item = self._steps.get()
+            if isinstance(item, Ending):
                 break
-            tracker.step(*held)
+            tracker.step(*item)
         assert self._ending is not None
         tracker.close(self._ending)

@@ -1,4 +1,4 @@
-"""What a tracker is: somewhere that a job's figures go besides its own files."""
+"""Tracker contract: destinations of a job's metrics besides its own files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Ending(StrEnum):
-    """How a driver ended. STOPPED: the job goes on in another one."""
+    """Outcome of a driver run. STOPPED: the job continues in another run."""
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -17,7 +17,9 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class TrackedJob:
-    """What a tracker is told of the job. `spec`: as in its document, without defaults and podTemplates."""
+    """Description of the job for a tracker. `spec`: the spec of the job's document, without defaults and
+    podTemplates.
+    """
 
     name: str
     namespace: str
@@ -25,30 +27,33 @@ class TrackedJob:
 
 
 class Tracker(Protocol):
-    """One job's place. All its methods are called on one thread, which may block; what they raise is
-    logged and ends nothing but the tracker. A tracker of a job that was restarted goes on where the last
-    one was."""
+    """Receives the metrics of one job.
+
+    All methods are called on one thread, which may block. Exceptions are logged and end only the tracker.
+    The tracker of a restarted job continues the previous one.
+    """
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
-        """Figures of a step, or of a validation at it. After a rollback a step comes again, under a higher
-        fence."""
+        """Record the metrics of a step, or of a validation at the step. After a rollback a step is repeated,
+        with a higher fence.
+        """
 
     def close(self, ending: Ending) -> None:
-        """What was given is written, or sent."""
+        """Flush and close."""
 
 
 class NotInstalled(Exception):
-    """A library that a tracker needs is not there. The text says what to install."""
+    """A library that a tracker needs is missing. The text says what to install."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """What must be importable for a tracker. `module`: by its import name."""
+    """A library that a tracker needs. `module`: its import name."""
 
     module: str
 
     def check(self, name: str) -> None:
-        """Raises NotInstalled."""
+        """Raise TrackerNotInstalled when the module cannot be imported."""
         from importlib.util import find_spec
 
         if find_spec(self.module) is None:
@@ -59,7 +64,7 @@ class Library:
 
 
 def folder_of(run_dir: Path, name: str) -> Path:
-    """Where a tracker's files lie; made."""
+    """Create and return the folder of a tracker's files."""
     folder = run_dir / "trackers" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""Figures as lines of JSON."""
+"""Tracker that writes JSON lines."""
 
 import time
 from collections.abc import Mapping
@@ -8,12 +8,14 @@ from kubealign_services.telemetry.plain import to_json
 from kubealign_services.trackers.contract import Ending
 
 
-class JsonLinesTracker:
-    """One object a line: step, fence, time (seconds since the epoch), metrics. The last line of a step
-    counts. NaN and infinity are the texts nan, inf and -inf."""
+class JsonLinesWriter:
+    """Writes one object a line: step, fence, time (seconds since the epoch), metrics.
+
+    The last line of a step is the valid one. NaN and infinity are the texts nan, inf and -inf.
+    """
 
     def __init__(self, folder: Path) -> None:
-        # Line-buffered: whoever follows the file sees whole lines.
+        # Line-buffered, so that readers of the growing file see complete lines.
         self._file = (folder / "metrics.jsonl").open("a", buffering=1, encoding="utf-8")
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Figures as a run of MLflow."""
+"""Tracker that writes to an MLflow run."""
 
 import os
 import re
@@ -13,23 +13,23 @@ from kubealign.spec.trackers import Mlflow
 from kubealign_services.trackers.contract import Ending, TrackedJob
 
 _ID = "run-id"
-#: What its servers take in one call, and in the value of a tag.
+#: Limits of MLflow servers: metrics in one call, and characters of a tag's value.
 _BATCH, _LONGEST_TAG = 1000, 5000
-#: What may stand in a figure's name.
+#: Characters that are not allowed in a metric's name.
 _REFUSED = re.compile(r"[^-\w./ ]")
 _STATUS = {Ending.SUCCEEDED: "FINISHED", Ending.FAILED: "FAILED", Ending.STOPPED: "KILLED"}
 
 
-class MlflowTracker:
-    """One run for the job, whatever restarts it has: its id is kept in the tracker's folder.
+class MlflowWriter:
+    """Writes one MLflow run for the job across its restarts: the run id is kept in the tracker's folder.
 
-    A step that is done again stands beside its first try, with a later time. Raises what the library raises,
-    such as that the server does not answer.
+    The metrics of a repeated step are added with a later time. Raises the library's exceptions, such as a
+    server that does not answer.
     """
 
     def __init__(self, job: TrackedJob, spec: Mlflow, folder: Path) -> None:
         if spec.tracking_uri is None:
-            # The library wants to be told that files are meant: they need no database beside the job.
+            # The library requires an explicit opt-in to the file store, which needs no database.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         from mlflow import MlflowClient
 
@@ -40,12 +40,12 @@ class MlflowTracker:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        figures = [
+        batch = [
             Metric(_REFUSED.sub("_", name), value, now, step)
             for name, value in {**metrics, "fence": float(fence)}.items()
         ]
-        for begin in range(0, len(figures), _BATCH):
-            self._client.log_batch(self._run, metrics=figures[begin : begin + _BATCH])
+        for begin in range(0, len(batch), _BATCH):
+            self._client.log_batch(self._run, metrics=batch[begin : begin + _BATCH])
 
     def close(self, ending: Ending) -> None:
         self._client.set_terminated(self._run, _STATUS[ending])
@@ -59,8 +59,11 @@ class MlflowTracker:
         return run
 
     def _begun(self, job: TrackedJob, experiment: str, folder: Path) -> str:
-        held = self._client.get_experiment_by_name(experiment)
-        experiment_id = self._client.create_experiment(experiment) if held is None else held.experiment_id
+        existing = self._client.get_experiment_by_name(experiment)
+        if existing is None:
+            experiment_id = self._client.create_experiment(experiment)
+        else:
+            experiment_id = existing.experiment_id
         spec = yaml.safe_dump(dict(job.spec), sort_keys=False, allow_unicode=True)
         tags = {"kubealign.namespace": job.namespace, "kubealign.spec": spec[:_LONGEST_TAG]}
         run = str(self._client.create_run(experiment_id, run_name=job.name, tags=tags).info.run_id)

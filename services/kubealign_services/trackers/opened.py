@@ -1,4 +1,4 @@
-"""The trackers that a job names, at work."""
+"""Creates the trackers that a job names."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,13 +8,9 @@ from typing import Any
 from kubealign.spec.job import AlignmentJob
 from kubealign.spec.trackers import JsonLines, Mlflow, TensorBoard, TrackerPlugin, WeightsAndBiases
 from kubealign.spec.trackers import Tracker as TrackerSpec
-from kubealign_services.trackers import plugin
+from kubealign_services.trackers import json_lines, mlflow_run, plugin, tensorboard, weights_and_biases
 from kubealign_services.trackers.background import BackgroundTracker
 from kubealign_services.trackers.contract import Library, TrackedJob, Tracker, folder_of
-from kubealign_services.trackers.json_lines import JsonLinesTracker
-from kubealign_services.trackers.mlflow_run import MlflowTracker
-from kubealign_services.trackers.tensorboard import TensorBoardTracker
-from kubealign_services.trackers.weights_and_biases import WeightsAndBiasesTracker
 
 _LIBRARIES = {
     TensorBoard: Library("tensorboard"),
@@ -24,7 +20,9 @@ _LIBRARIES = {
 
 
 def opened(job: AlignmentJob, run_dir: Path) -> list[BackgroundTracker]:
-    """Each on a thread of its own. Raises NotInstalled or PluginError, before any is begun."""
+    """Start each tracker on a thread of its own. Raises TrackerNotInstalled or PluginError before any is
+    started.
+    """
     for spec in job.spec.trackers:
         library = _LIBRARIES.get(type(spec.value))
         if library is not None:
@@ -43,7 +41,7 @@ def opened(job: AlignmentJob, run_dir: Path) -> list[BackgroundTracker]:
 
 
 def without_pods(held: Any) -> Any:
-    """A part of a spec without its podTemplates: what stands in a pod's environment is told to nobody."""
+    """Return a part of a spec without its podTemplates, whose environment variables may hold secrets."""
     if isinstance(held, dict):
         return {name: without_pods(value) for name, value in held.items() if name != "podTemplate"}
     if isinstance(held, list):
@@ -52,15 +50,15 @@ def without_pods(held: Any) -> Any:
 
 
 def opener(spec: TrackerSpec, job: TrackedJob, folder: Path) -> Callable[[], Tracker]:
-    """Makes the tracker that the spec names."""
+    """Return a function that creates the tracker of the spec."""
     match spec.value:
         case TensorBoard():
-            return partial(TensorBoardTracker, job, folder)
-        case WeightsAndBiases() as held:
-            return partial(WeightsAndBiasesTracker, job, held, folder)
-        case Mlflow() as held:
-            return partial(MlflowTracker, job, held, folder)
+            return partial(tensorboard.TensorBoardWriter, job, folder)
+        case WeightsAndBiases() as settings:
+            return partial(weights_and_biases.WeightsAndBiasesWriter, job, settings, folder)
+        case Mlflow() as settings:
+            return partial(mlflow_run.MlflowWriter, job, settings, folder)
         case JsonLines():
-            return partial(JsonLinesTracker, folder)
-        case TrackerPlugin() as held:
-            return partial(plugin.make, held, spec.name, job, folder)
+            return partial(json_lines.JsonLinesWriter, folder)
+        case TrackerPlugin() as settings:
+            return partial(plugin.make, settings, spec.name, job, folder)

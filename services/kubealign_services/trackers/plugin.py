@@ -1,4 +1,4 @@
-"""A tracker of another package."""
+"""Trackers of other packages."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ from kubealign_services.trackers.contract import TrackedJob, Tracker
 
 
 def check_installed(plugin: TrackerPlugin, tracker: str) -> None:
-    """Whether it is there; nothing is imported. Raises PluginError."""
+    """Raise PluginError when the plugin is not installed. Nothing is imported."""
     found(TRACKERS, plugin.name, _place(tracker, "name"))
 
 
 def check_parameters(plugin: TrackerPlugin, tracker: str) -> None:
-    """Whether it can be made with its parameters. Raises PluginError."""
+    """Raise PluginError when the plugin cannot be created with its parameters."""
     check_takes(
         imported(TRACKERS, plugin.name, _place(tracker, "name")),
         2,
@@ -23,9 +23,9 @@ def check_parameters(plugin: TrackerPlugin, tracker: str) -> None:
 
 
 def make(plugin: TrackerPlugin, tracker: str, job: TrackedJob, folder: Path) -> Tracker:
-    """What the entry point gives when it is called with the job, a folder of its own and the parameters."""
-    called = imported(TRACKERS, plugin.name, _place(tracker, "name"))
-    tracked: Tracker = called(job, folder, **plugin.parameters)
+    """Create the tracker by calling the entry point with the job, a folder of its own and the parameters."""
+    create = imported(TRACKERS, plugin.name, _place(tracker, "name"))
+    tracked: Tracker = create(job, folder, **plugin.parameters)
     return tracked
 
 

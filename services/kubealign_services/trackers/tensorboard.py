@@ -1,4 +1,4 @@
-"""Figures as TensorBoard's event files."""
+"""Tracker that writes TensorBoard event files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,13 +9,14 @@ import yaml
 from kubealign_services.trackers.contract import Ending, TrackedJob
 
 _FLUSH_SECONDS = 10
-#: Only a step that was trained has it.
+#: Metric that only trained steps have, not validations.
 _TRAINED = "seconds/step"
 
 
-class TensorBoardTracker:
-    """A file of events for each driver. Where steps are done again, TensorBoard is told to forget what
-    earlier files hold of them."""
+class TensorBoardWriter:
+    """Writes an event file for each driver run. When steps are repeated, TensorBoard purges them from the
+    earlier files.
+    """
 
     def __init__(self, job: TrackedJob, folder: Path) -> None:
         self._job = job
@@ -25,7 +26,7 @@ class TensorBoardTracker:
 
     def step(self, step: int, fence: int, metrics: Mapping[str, float]) -> None:
         if self._writer is None or fence > self._fence:
-            # A validation belongs to a step that is not done again.
+            # The step of a validation is not repeated.
             self._begin(fence, step if _TRAINED in metrics else step + 1)
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)

@@ -1,4 +1,4 @@
-"""Figures as a run of Weights & Biases."""
+"""Tracker that writes to a Weights & Biases run."""
 
 import os
 import uuid
@@ -13,16 +13,16 @@ _ID = "run-id"
 _STEP = "step"
 
 
-class WeightsAndBiasesTracker:
-    """One run for the job, whatever restarts it has: its id is kept in the tracker's folder.
+class WeightsAndBiasesWriter:
+    """Writes one run for the job across its restarts: the run id is kept in the tracker's folder.
 
-    Figures stand over the figure `step`, not over the library's own, which cannot go back: a step that is
-    done again stands beside its first try, with a higher `fence`. Raises what the library raises, such as
-    that it knows no key.
+    Metrics are plotted over the metric `step`, not over the library's own step, which cannot go back: a
+    repeated step is added with a higher `fence`. Raises the library's exceptions, such as a missing API
+    key.
     """
 
     def __init__(self, job: TrackedJob, spec: WeightsAndBiases, folder: Path) -> None:
-        # A pod's home may not be written to.
+        # The home directory of a pod may be read-only.
         for kind in ("CONFIG", "CACHE", "DATA"):
             os.environ.setdefault(f"WANDB_{kind}_DIR", str(folder / kind.lower()))
         import wandb
@@ -30,7 +30,7 @@ class WeightsAndBiasesTracker:
         self._wandb: Any = wandb
         settings = {
             "mode": "online" if spec.mode is TrackerMode.ONLINE else "offline",
-            # The driver's output and its repository are none of its business.
+            # Do not upload the driver's output and code.
             "console": "off",
             "silent": True,
             "disable_git": True,
@@ -61,7 +61,7 @@ class WeightsAndBiasesTracker:
 
 
 def run_id(folder: Path) -> str:
-    """The run's id, made when there is none yet."""
+    """Return the run id of the folder; create one when there is none."""
     path = folder / _ID
     if not path.exists():
         draft = path.with_suffix(".draft")

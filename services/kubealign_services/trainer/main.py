@@ -1,4 +1,4 @@
-"""The policy's trainer: `python -m kubealign_services.trainer.main SETTINGS.json`."""
+"""Trainer process of the policy: `python -m kubealign_services.trainer.main SETTINGS.json`."""
 
 import sys
 from collections.abc import Sequence
@@ -25,8 +25,12 @@ from kubealign_services.training.shared_accelerator import Accelerator, OwnAccel
 
 
 async def serve(context: Context, shared: SharedAccelerator | None = None) -> None:
-    """Serve until stopped; ranks above 0 follow rank 0 until it ends. shared: an accelerator that somebody
-    else in this process uses too; None: it is the trainer's own."""
+    """Serve until stopped; ranks above 0 follow rank 0 until it ends.
+
+    Args:
+        shared_accelerator: Accelerator that another component of this process uses too; None: the trainer
+            uses it alone.
+    """
     accelerator = shared or OwnAccelerator()
     settings, spec = context.settings, context.job.spec
     prepared = load_prepared(settings.run_dir)
@@ -79,9 +83,9 @@ async def serve(context: Context, shared: SharedAccelerator | None = None) -> No
 
 
 def _reference(context: Context, prepared: Prepared, accelerator: Accelerator) -> FrozenBackend:
-    """The reference that lives here, at rest."""
+    """Load the reference that the trainer hosts and offload it."""
     settings = context.settings
-    with accelerator.held("the reference to be loaded"):
+    with accelerator.held("loading the reference"):
         frozen = load_frozen(
             prepared.model("reference"),
             Head.LANGUAGE_MODEL,
@@ -94,12 +98,14 @@ def _reference(context: Context, prepared: Prepared, accelerator: Accelerator) -
 
 
 def _objective(algorithm: Algorithm, scores: Sequence[str]) -> Objective:
+    """Return the training objective of the algorithm."""
     if isinstance(algorithm, ScoreAlgorithm):
         return algorithm.score_objective(scores)
     return algorithm.policy_objective()
 
 
 def _backend(context: Context, prepared: Prepared) -> TrainingBackend:
+    """Create the training backend of the policy."""
     spec = context.job.spec
     algorithm = spec.algorithm.value
     warmup = getattr(algorithm, "critic_warmup_steps", 0)

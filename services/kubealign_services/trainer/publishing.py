@@ -1,5 +1,6 @@
-"""Publishing the policy's weights: each rank's own slices, or the adapter alone, and a canary that proves
-what was sent."""
+"""Publication of the policy's weights: each rank's slices, or the adapter alone, with a canary that verifies
+the transfer.
+"""
 
 import logging
 import math
@@ -19,7 +20,9 @@ log = logging.getLogger(__name__)
 
 
 class WeightsCommand:
-    """The PublishWeights command. Every rank writes its part, tells all others of it, and serves it."""
+    """PublishWeights command. Every rank writes its part, exchanges part descriptions with all others, and
+    serves its part.
+    """
 
     def __init__(
         self,
@@ -54,9 +57,12 @@ class WeightsCommand:
         return announcement
 
     def _canary_logprobs(self, version: int) -> list[float]:
+        """Return the canary's log-probabilities. Raises the divergence error if the weights give NaN or
+        infinity.
+        """
         tokens = self._canary.tokens
-        found = self._core.backend.forward(pack([tokens], ["canary"]), frozenset({"logprobs"}))
-        logprobs = [float(value) for value in found["logprobs"][1:]]
+        columns = self._core.backend.forward(pack([tokens], ["canary"]), frozenset({"logprobs"}))
+        logprobs = [float(value) for value in columns["logprobs"][1:]]
         if not all(map(math.isfinite, logprobs)):
             raise Diverged(
                 f"weights of version {version} give log-probabilities that are not finite: the "
@@ -65,29 +71,35 @@ class WeightsCommand:
         return logprobs
 
     def _parts(self, slices: Iterator[WeightSlice], changes: bool) -> list[refit_pb2.WeightsPart]:
-        """Of all ranks. A rank that cannot write its own says so, and all fail alike: none waits for it."""
+        """Write this rank's part and return the parts of all ranks.
+
+        A rank that cannot write its part sends the error, and all ranks fail alike, so that none waits for
+        it.
+        """
         if self._world_size == 1:
             return [self._publisher.write(slices, changes=changes)]
-        mine = refit_pb2.WrittenPart()
+        own_part = refit_pb2.WrittenPart()
         failure: Exception | None = None
         try:
-            mine.part.CopyFrom(self._publisher.write(slices, changes=changes))
+            own_part.part.CopyFrom(self._publisher.write(slices, changes=changes))
         except Exception as error:
-            log.exception("this rank's part was not written", extra={"rank": self._rank})
+            log.exception("cannot write this rank's weights", extra={"rank": self._rank})
             failure = error
-            mine.error = str(error) or type(error).__name__
-        told = [
-            refit_pb2.WrittenPart.FromString(said)
-            for said in all_bytes(mine.SerializeToString(), self._world_size)
+            own_part.error = str(error) or type(error).__name__
+        all_parts = [
+            refit_pb2.WrittenPart.FromString(message)
+            for message in all_bytes(own_part.SerializeToString(), self._world_size)
         ]
-        causes = [f"rank {rank}: {written.error}" for rank, written in enumerate(told) if written.error]
+        causes = [f"rank {rank}: {written.error}" for rank, written in enumerate(all_parts) if written.error]
         if causes:
             raise PublishFailed("; ".join(causes)) from failure
-        return [written.part for written in told]
+        return [written.part for written in all_parts]
 
 
 def _slices(backend: TrainingBackend, adapter: AdapterSnapshot | None, rank: int) -> Iterator[WeightSlice]:
-    """What this rank publishes: of an adapter rank 0 has all, the others make it with it."""
+    """Yield the slices that this rank publishes. Rank 0 publishes a whole adapter; the other ranks only take
+    part in gathering it.
+    """
     if adapter is None:
         yield from backend.slices()
         return

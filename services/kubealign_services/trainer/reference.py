@@ -1,5 +1,4 @@
-"""The reference that lives with the trainer: the same calls as the reference role's, without a process of
-its own."""
+"""Reference log-probabilities from the trainer's process, with the same calls as the reference role's."""
 
 from torch import Tensor
 
@@ -12,7 +11,7 @@ _LOGPROBS = frozenset({"logprobs"})
 
 
 class ReferenceCommand:
-    """The ReferenceLogprobs command. Between calls the model rests on the CPU."""
+    """ReferenceLogprobs command. Between calls the model is offloaded to the CPU."""
 
     def __init__(self, core: TrainingCore, model: FrozenBackend) -> None:
         self._core = core
@@ -21,14 +20,15 @@ class ReferenceCommand:
 
     def __call__(self, request: training_pb2.ForwardRequest) -> training_pb2.ForwardReply:
         self._core.check_fence(request.fence)
-        found = self._model.forward(decode(request.batch), _LOGPROBS)
+        columns = self._model.forward(decode(request.batch), _LOGPROBS)
         self._model.offload()
-        return _reply(found)
+        return _reply(columns)
 
 
 class AdapterOffCommand:
-    """The ReferenceLogprobs command where the reference is the policy without its adapter: there is no second
-    model."""
+    """ReferenceLogprobs command where the reference is the policy without its adapter, so no second model
+    exists.
+    """
 
     def __init__(self, core: TrainingCore) -> None:
         self._core = core

@@ -1,4 +1,4 @@
-"""The Trainer service: the wire's calls, each handed to the group of ranks."""
+"""gRPC service Trainer: passes each call to the group of ranks."""
 
 import grpc
 
@@ -7,7 +7,7 @@ from kubealign_services.training.serving import Commander
 
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServicer):
-    """Rank 0 serves it. Errors are mapped to status codes by the server's interceptor."""
+    """gRPC service of the trainer, served by rank 0. The server's interceptor maps errors to status codes."""
 
     def __init__(self, commander: Commander) -> None:
         self._commander = commander

@@ -1,4 +1,5 @@
-"""The training backend that a spec names, for models that are trained and for those beside them."""
+"""Selects the training backend that a spec names, for trained models and for the frozen models beside them.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,11 +23,12 @@ def create_backend(
     pooling: str | None = None,
     scores: Sequence[str] = (),
 ) -> TrainingBackend:
-    """The model of a Hugging Face folder with its first weights, on all ranks; arguments as
-    `TorchBackend.create`. Raises what the backend's own `create` raises."""
+    """Create the model of a Hugging Face folder with its first weights, on all ranks; arguments as for
+    `TorchTrainingBackend.create`. Raises what the backend's own `create` raises.
+    """
     create: Callable[..., TrainingBackend] = TorchBackend.create
     if spec.backend.megatron is not None:
-        # Imported only where it is used: it takes seconds, and it is an extra.
+        # Imported on demand: the import takes seconds, and the package is an extra.
         from kubealign_services.training.megatron_backend.backend import MegatronBackend
 
         create = MegatronBackend.create
@@ -45,8 +47,15 @@ def create_backend(
 
 
 def load_frozen(folder: Path, head: Head, spec: Trainer, *, rank: int, world_size: int) -> FrozenBackend:
-    """A model that shares the processes of one that is trained as `spec` says. With torch each rank has it
-    whole; with Megatron it is split as the other is. Raises what the backend's own loading raises."""
+    """Load a frozen model that shares the processes of a trained one.
+
+    With torch each rank holds the whole model; with Megatron the frozen model is split as the trained one
+    is. Raises what
+    the backend's own loading raises.
+
+    Args:
+        spec: The spec of the trained model.
+    """
     if spec.backend.megatron is not None:
         from kubealign_services.training.megatron_backend.frozen import FrozenMegatron
 

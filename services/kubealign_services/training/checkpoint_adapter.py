@@ -1,4 +1,4 @@
-"""Whether a checkpoint's adapter is the one that is trained, whatever the backend."""
+"""Checks that a checkpoint's adapter is the one that is trained, for all backends."""
 
 import json
 from pathlib import Path
@@ -9,12 +9,12 @@ from kubealign_services.training.contract import CorruptCheckpoint
 
 
 def adapter_of(lora: Lora | None) -> dict[str, Any] | None:
-    """What makes one adapter another's: all but the dropout, which changes no weight."""
+    """Return the settings that identify an adapter: all but the dropout, which changes no weight."""
     return None if lora is None else lora.model_dump(mode="json", by_alias=True, exclude={"dropout"})
 
 
 def check_adapter(path: Path, held: dict[str, Any] | None, wanted: dict[str, Any] | None) -> None:
-    """Both as of `adapter_of`. Raises CorruptCheckpoint, naming the file, where they differ."""
+    """Raise CorruptCheckpoint, naming the file, when the two identities (see `adapter_identity`) differ."""
     if held != wanted:
         raise CorruptCheckpoint(f"{path} is of {_described(held)}; this job trains {_described(wanted)}")
 

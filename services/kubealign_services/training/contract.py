@@ -1,7 +1,7 @@
-"""What a training backend is: forward passes and updates of one model, over however many ranks.
+"""Interface of a training backend: forward passes and updates of one model over any number of ranks.
 
-Every method is called on all ranks, in the same order, with the same arguments, and returns the same on all
-of them.
+Every method is called on all ranks, in the same order, with the same arguments, and returns the same on
+all of them.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,12 @@ from kubealign_services.training.slices import WeightSlice
 
 
 class Head(StrEnum):
-    """What stands on the trunk. LANGUAGE_MODEL: the vocabulary. VALUE: a scalar for each state. SCORE: one
-    score or several beside the vocabulary's head (a reward model in training may use both)."""
+    """The output head of a model.
+
+    LANGUAGE_MODEL: logits over the vocabulary. VALUE: a scalar for each state. SCORE: one or several
+    scores in addition to
+    the language-model head (a reward model in training may use both).
+    """
 
     LANGUAGE_MODEL = "language_model"
     VALUE = "value"
@@ -28,8 +32,13 @@ class Head(StrEnum):
 
 @dataclass(frozen=True)
 class AdapterSnapshot:
-    """What is trained of a model that has a low-rank adapter. scale: alpha / rank. tensors: (name as in
-    `adapters.low_rank`, CPU tensor), gathered; on ranks other than 0 they are empty."""
+    """The trained part of a model that has a low-rank adapter.
+
+    Attributes:
+        scale: alpha / rank.
+        tensors: (name as in `adapters.low_rank`, CPU tensor), gathered; empty tensors on ranks other than
+            0.
+    """
 
     scale: float
     tensors: Iterator[tuple[str, Tensor]]
@@ -37,8 +46,10 @@ class AdapterSnapshot:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """How one TrainStep is cut: epochs over the batch, each in minibatches (one optimiser step each) in an
-    order drawn from seed."""
+    """Division of one TrainStep: epochs over the batch, each in minibatches (one optimiser step each) in an
+    order drawn
+    from seed.
+    """
 
     epochs: int
     minibatch_sequences: int
@@ -46,89 +57,118 @@ class UpdatePlan:
 
 
 class NonFiniteLoss(ArithmeticError):
-    """The loss or the gradient's norm is NaN or infinite. The weights are as before the minibatch."""
+    """The loss or the gradient norm is NaN or infinite. The weights are as before the minibatch."""
 
 
 class Diverged(ArithmeticError):
-    """The model's log-probabilities are NaN or infinite: its weights are of no use any more."""
+    """The model's log-probabilities are NaN or infinite: its weights are unusable."""
 
 
 class CorruptCheckpoint(ValueError):
-    """A checkpoint file is missing, cut short, altered, or another model's. The message names the file."""
+    """A checkpoint file is missing, truncated, altered, or belongs to another model. The message names the
+    file.
+    """
 
 
 class TrainingBackend(Protocol):
-    """One model, trained."""
+    """A model in training."""
 
     def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
-        """Update the weights. Returns the objective's sums and `loss`, each a minibatch's figure averaged
-        over the optimiser steps, the largest of its maxima, `gradient_norm` (before clipping, mean),
-        `learning_rate` (last). Raises NonFiniteLoss."""
+        """Update the weights.
+
+        Returns the objective's sums and `loss` (values of a minibatch averaged over the optimiser steps),
+        the largest of its
+        maxima, `gradient_norm` (before clipping, mean), and `learning_rate` (last). Raises NonFiniteLoss.
+        """
 
     def evaluate(self, batch: Batch, objective: Objective) -> dict[str, float]:
-        """The objective's loss and sums over the whole batch as one minibatch, without gradient."""
+        """Return the objective's loss and sums over the whole batch as one minibatch, without gradient."""
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """Some of logprobs, entropy, values: float32 [T] (values of N scores: [T, N]) on the CPU, without
-        gradient, as in ModelOutputs."""
+        """Compute some of logprobs, entropy, values without gradient, as in ModelOutputs. Returns float32 [T]
+        (values of N
+        scores: [T, N]) on the CPU.
+        """
 
     def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """`forward` of the model without its adapter: bit for bit its first weights'. Raises ValueError where
-        it has none."""
+        """Compute `forward` of the model without its adapter: bit for bit the result of its first weights.
+        Raises ValueError
+        without an adapter.
+        """
 
     def snapshot(self) -> Iterator[tuple[str, Tensor]]:
-        """(Hugging Face name, CPU tensor) of every weight, an adapter merged into it, gathered; on ranks
-        other than 0 the tensors are empty."""
+        """Yield (Hugging Face name, CPU tensor) of every weight, gathered, with the adapter merged in; on
+        ranks other than 0 the
+        tensors are empty.
+        """
 
     def slices(self) -> Iterator[WeightSlice]:
-        """This rank's pieces of every weight, an adapter merged into it, in the precision of the arithmetic
-        or to be converted to it (`WeightSlice.dtype`): those of all ranks together cover each tensor of the
-        checkpoint exactly once. Ties once, padding stripped. They may share the model's memory until the next
-        update. Collective only where a piece cannot be had without the other ranks."""
+        """Yield this rank's slices of every weight, with the adapter merged in.
+
+        The slices are in the precision of the arithmetic or to be converted to it (`WeightSlice.dtype`).
+        The slices of all ranks
+        together cover each tensor of the checkpoint exactly once, with tied weights once and padding
+        stripped. They may share
+        the model's memory until the next update. Collective only where a slice cannot be computed without
+        the other ranks.
+        """
 
     def adapter(self) -> AdapterSnapshot | None:
-        """The adapter alone; None where all weights are trained."""
+        """Return the adapter alone; None when all weights are trained."""
 
     def save(self, directory: Path) -> list[str]:
-        """Write this rank's shard (what is trained, optimiser, schedule, RNG) as safetensors. Returns the
-        file names it wrote."""
+        """Write this rank's shard (trained weights, optimiser, schedule, RNG) as safetensors. Returns the
+        names of the written
+        files.
+        """
 
     def load(self, directory: Path) -> None:
-        """Read what `save` wrote; the backend says whether in another layout too. Raises
-        CorruptCheckpoint."""
+        """Read a checkpoint that `save` wrote. Each backend documents whether another layout is allowed.
+        Raises
+        CorruptCheckpoint.
+        """
 
     def export(self, directory: Path) -> None:
-        """Write a Hugging Face folder (rank 0 writes; all ranks gather): the merged model, and in `adapter/`
-        a PEFT adapter where there is one."""
+        """Write a Hugging Face folder (rank 0 writes; all ranks gather): the merged model, and a PEFT adapter
+        in `adapter/` when
+        an adapter is trained.
+        """
 
 
 @runtime_checkable
 class KeepsPasses(Protocol):
-    """A backend that need not make a pass twice."""
+    """A backend that can reuse a forward pass in the next update."""
 
     def forward_and_keep(
         self, batch: Batch, outputs: frozenset[str], objective: Objective
     ) -> dict[str, Tensor]:
-        """`forward` of sequences that the next update learns of: what its gradient needs of the pass may be
-        kept until then."""
+        """Compute `forward` of sequences that the next update trains on. The activations that its gradient
+        needs may be cached
+        until then.
+        """
 
 
 class FrozenBackend(Protocol):
-    """One model that is only asked. It may rest in the host's memory while another needs the accelerator.
-    Called on all ranks alike."""
+    """A model that is only evaluated. Its weights can be offloaded to host memory while another model needs
+    the accelerator.
+    Called on all ranks alike.
+    """
 
     @property
     def pooling(self) -> str | None:
-        """How a reward model's config says that its tokens' scores become a response's; None: it does not
-        say."""
+        """Pooling of token scores into a response's score, as a reward model's config states it; None when
+        the config does not.
+        """
 
     @property
     def scores(self) -> tuple[str, ...]:
         """Names of a reward model's scores, in the order of its outputs."""
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """Some of logprobs, entropy, values: float32 [T] (values of N scores: [T, N]) on the CPU, as in
-        ModelOutputs. Takes the accelerator's memory again."""
+        """Compute some of logprobs, entropy, values, as in ModelOutputs, after reloading the weights onto the
+        accelerator. Returns
+        float32 [T] (values of N scores: [T, N]) on the CPU.
+        """
 
     def offload(self) -> object:
-        """Give the accelerator's memory back until the next call."""
+        """Free the accelerator's memory until the next call."""

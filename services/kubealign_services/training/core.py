@@ -1,9 +1,12 @@
-"""One trained model at a driver's command: fences, steps that are done once, and what each command does. No
-transport here.
+"""Executes the driver's commands on one trained model: fences, exactly-once steps, and the effect of each
+command. Contains
+no transport.
 
-Every rank of a group runs the same commands in the same order (`training.group`), so the state below is the
-same on all. A `TrainStep` repeated under the same fence is answered with the stored reply; a command of an
-older fence is refused, since whoever sent it has been replaced.
+Every rank of a group runs the same commands in the same order (`commands.group`), so the state below is
+the same on
+all ranks. A `TrainStep` repeated under the same fence is answered with the stored reply; a command of an
+older fence is
+refused, since its sender has been replaced.
 """
 
 import logging
@@ -25,20 +28,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepPlan:
-    """How this model's TrainSteps are cut into optimiser steps. minibatch_sequences None: the whole batch."""
+    """Division of this model's TrainSteps into optimiser steps. minibatch_sequences: None for the whole
+    batch.
+    """
 
     epochs: int
     minibatch_sequences: int | None
 
     @property
     def single(self) -> bool:
-        """Whether a TrainStep is one optimiser step."""
+        """True when a TrainStep is one optimiser step."""
         return self.epochs == 1 and self.minibatch_sequences is None
 
 
 class TrainingCore:
-    """A model that is trained. `create` makes it with its first weights; `role` and `seed` make its
-    randomness its own."""
+    """State and commands of a model in training."""
 
     def __init__(
         self,
@@ -49,6 +53,13 @@ class TrainingCore:
         role: str,
         world_size: int,
     ) -> None:
+        """Configure the core without loading weights.
+
+        Args:
+            create: Creates the model with its first weights.
+            seed: Seed of the job; together with `role` it seeds this model's randomness.
+            role: Name of the role, for error messages and seeding.
+        """
         self._create = create
         self._objective = objective
         self._plan = plan
@@ -65,11 +76,13 @@ class TrainingCore:
     def backend(self) -> TrainingBackend:
         """The model. Raises OutOfOrder before the first Load."""
         if self._backend is None:
-            raise OutOfOrder(f"the {self._role} has no weights: it was started anew and waits for Load")
+            raise OutOfOrder(f"the {self._role} has no weights: it has restarted and waits for Load")
         return self._backend
 
     def describe(self, request: training_pb2.DescribeRequest) -> training_pb2.TrainingState:
-        """How far this model is. From here on, commands of older fences are refused, queued ones too."""
+        """Return the progress of this model. From here on, commands of older fences are refused, queued ones
+        too.
+        """
         self.check_fence(request.fence)
         return self._state()
 
@@ -83,7 +96,7 @@ class TrainingCore:
         )
 
     def check_fence(self, fence: int) -> None:
-        """Raises StaleFence for a number below the highest seen; remembers a higher one."""
+        """Raise StaleFence for a number below the highest seen; remember a higher one."""
         if fence < self._fence:
             raise StaleFence(
                 f"fence {fence} has been replaced by {self._fence}: another driver commands this {self._role}"
@@ -91,7 +104,7 @@ class TrainingCore:
         self._fence = fence
 
     def load(self, request: training_pb2.LoadRequest) -> training_pb2.TrainingState:
-        """First weights, or a commit's."""
+        """Load the first weights or those of a checkpoint."""
         self.check_fence(request.fence)
         self._backend = None
         self._last = None
@@ -107,15 +120,17 @@ class TrainingCore:
         return self._state()
 
     def train_step(self, request: training_pb2.TrainStepRequest) -> training_pb2.TrainStepReply:
-        """One step, once. Raises StaleFence, OutOfOrder (no weights, or not the next step), NonFiniteLoss,
-        CorruptBatch."""
+        """Execute one step exactly once. Raises StaleFence, OutOfOrder (no weights, or not the next step),
+        NonFiniteLoss,
+        CorruptBatch.
+        """
         self.check_fence(request.fence)
         if self._last is not None and self._last[0] == request.fence and self._step == request.step:
             return self._last[1]
         backend = self.backend
         if request.step != self._step + 1:
             raise OutOfOrder(
-                f"step {request.step} was asked of a {self._role} that has done {self._step}: "
+                f"step {request.step} was requested of a {self._role} that is at step {self._step}: "
                 f"the next is {self._step + 1}"
             )
         reply = training_pb2.TrainStepReply(step=request.step)
@@ -148,11 +163,11 @@ class TrainingCore:
         return training_pb2.ForwardReply(columns=blob, digest=digest)
 
     def save(self, request: training_pb2.SaveRequest) -> training_pb2.SaveReply:
-        """This rank's shards. The reply of the whole group names every file that the folder then holds for
-        this role."""
+        """Write this rank's shards. The reply of the whole group names every file of this role in the folder.
+        """
         self.check_fence(request.fence)
         if request.step != self._step:
-            raise OutOfOrder(f"step {request.step} cannot be saved: the {self._role} stands at {self._step}")
+            raise OutOfOrder(f"step {request.step} cannot be saved: the {self._role} is at step {self._step}")
         self.backend.save(Path(request.directory))
         return training_pb2.SaveReply()
 
@@ -163,7 +178,7 @@ class TrainingCore:
 
 
 def shards_in(directory: Path) -> list[training_pb2.Shard]:
-    """What a folder holds, with sizes and digests, once every rank has written its part."""
+    """List the files of a folder with sizes and digests, once every rank has written its part."""
     return [
         training_pb2.Shard(name=shard.name, size_bytes=shard.size_bytes, digest=shard.digest)
         for shard in describe_shards(directory)

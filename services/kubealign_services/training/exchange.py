@@ -1,13 +1,15 @@
-"""What each rank of a group has to say, told to all: bytes, never pickled."""
+"""All-gather of bytes between the ranks of a group. No pickle."""
 
 import torch
 import torch.distributed as dist
 
 
 def all_bytes(mine: bytes, world_size: int) -> list[bytes]:
-    """Each rank's bytes, in the order of ranks, the same on all; collective over the default process group.
+    """Gather each rank's bytes, in the order of ranks, on all ranks; collective over the default process
+    group.
 
-    On the CPU: the group's gloo carries them, whatever the model is computed on."""
+    Runs on the CPU through the group's gloo backend, whatever device the model uses.
+    """
     if world_size == 1:
         return [mine]
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world_size)]

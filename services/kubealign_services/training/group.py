@@ -1,8 +1,10 @@
-"""How rank 0 leads the ranks of a model: one queue of commands, run by all in one order.
+"""Command queue of a model's ranks: rank 0 leads, and all ranks run the same commands in one order.
 
 Rank 0 writes each command (a name and bytes) into the group's store, every rank runs the handler of that
-name, and rank 0 returns its own answer once all have ended. So no two ranks ever enter different collectives.
-A command that fails on some ranks and not on others leaves them apart: the group is then broken, and restarts
+name, and
+rank 0 returns its own answer once all have finished. So no two ranks ever enter different collectives. A
+command that
+fails on some ranks but not on others leaves them out of step: the group is then broken and restarts as a
 whole.
 """
 
@@ -26,12 +28,12 @@ Handlers = Mapping[str, Callable[[bytes], bytes]]
 
 # The store refuses values of 8 MiB.
 _PART = 4 << 20
-# How long an idle rank waits before it asks whether rank 0 is there, in seconds. A connection that is closed
-# ends the wait at once; this is for a machine that is gone without a word.
+# Seconds that an idle rank waits before it checks that rank 0 is reachable. A closed connection ends the wait
+# at once; this covers a machine that disappears without closing its connections.
 _IDLE = 60.0
-# How long rank 0 waits at least for the others' outcomes when it has its own, in seconds.
+# Minimum seconds that rank 0 waits for the other ranks' outcomes after its own.
 _OUTCOMES = 5.0
-# How long rank 0 waits at the end for the others to have read that it is the end, in seconds.
+# Seconds that rank 0 waits for the other ranks to read the shutdown command.
 _FAREWELL = 10.0
 _STOP = ""
 
@@ -41,15 +43,22 @@ class RankFailed(RuntimeError):
 
 
 class CommandGroup:
-    """The ranks of one model. A context manager: entering meets the others, leaving ends the group.
+    """The ranks of one model. A context manager: entering performs the rendezvous, leaving ends the group.
 
-    One rank needs no store and no process group. rendezvous: host:port, rank 0's. timeout: seconds that the
-    ranks wait for one another, when they meet, within a collective, and for the slowest one's answer.
+    A single rank needs neither a store nor a process group.
     """
 
     def __init__(self, rank: int, world_size: int, rendezvous: str | None, timeout: float) -> None:
+        """Configure the group without connecting.
+
+        Args:
+            rendezvous: host:port of rank 0; None for one rank.
+            timeout: Seconds that the ranks wait for one another: at the rendezvous, within a collective,
+                and for the slowest
+                rank's answer.
+        """
         if world_size > 1 and rendezvous is None:
-            raise ValueError(f"{world_size} ranks need a rendezvous, and there is none")
+            raise ValueError(f"{world_size} ranks need a rendezvous, but none is set")
         self._rank = rank
         self._world_size = world_size
         self._rendezvous = rendezvous
@@ -59,8 +68,9 @@ class CommandGroup:
         self._broken: str | None = None
 
     def __enter__(self) -> Self:
-        """Meet the other ranks. Raises GroupLost when they do not come, OSError when rank 0's port is in
-        use."""
+        """Wait for the other ranks. Raises GroupLost when they do not come, OSError when rank 0's port is in
+        use.
+        """
         if self._world_size > 1:
             assert self._rendezvous is not None
             self._store = meet(self._rank, self._world_size, self._rendezvous, self._timeout)
@@ -69,7 +79,9 @@ class CommandGroup:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Rank 0 tells the others that it is the end, unless an error ends it: then they see it vanish."""
+        """Publish the shutdown command on rank 0. When an error ends the group, the other ranks see rank 0
+        vanish instead.
+        """
         try:
             if self._store is not None and self._rank == 0 and error is None and self._broken is None:
                 self._publish(self._store, _STOP, b"")
@@ -82,11 +94,12 @@ class CommandGroup:
             self._store = None
 
     def run(self, name: str, payload: bytes, handlers: Handlers) -> bytes:
-        """On rank 0: run the handler of that name on every rank, and return rank 0's answer when all have
-        ended.
+        """Run the handler of that name on every rank, and return rank 0's answer when all have finished. For
+        rank 0 only.
 
         Raises what rank 0's handler raises, if the others fail alike; RankFailed, with the other rank's
-        error, if they do not. KeyError for a name without a handler, before anyone runs.
+        error, if they do not.
+        KeyError for a name without a handler, before any rank runs it.
         """
         handler = handlers[name]
         if self._world_size == 1:
@@ -94,9 +107,9 @@ class CommandGroup:
         if self._store is None or self._rank != 0:
             raise RuntimeError("commands are run by rank 0, within the group's context")
         if self._broken is not None:
-            raise RankFailed(f"the group is broken and restarts whole: {self._broken}")
+            raise RankFailed(f"the group is broken and restarts as a whole: {self._broken}")
         number = self._publish(self._store, name, payload)
-        # A collective with a rank that hangs has spent this time already.
+        # A collective with a hanging rank has spent this time already.
         deadline = time.monotonic() + self._timeout
         try:
             answer = handler(payload)
@@ -107,10 +120,10 @@ class CommandGroup:
         return answer
 
     def follow(self, handlers: Handlers) -> None:
-        """On the other ranks: run what rank 0 says until it says that it is the end.
+        """Run rank 0's commands until the shutdown command. For ranks above 0.
 
-        A handler's error is told to rank 0, which decides; following goes on. Raises GroupLost when rank 0
-        vanishes.
+        A handler's error is reported to rank 0, which decides; following goes on. Raises GroupLost when
+        rank 0 vanishes.
         """
         if self._store is None or self._rank == 0:
             raise RuntimeError("ranks above 0 follow, within the group's context")
@@ -126,7 +139,7 @@ class CommandGroup:
             raise GroupLost(f"rank 0 at {self._rendezvous} is gone") from error
 
     def _publish(self, store: Store, name: str, payload: bytes) -> int:
-        """Write the command, its parts first. Returns its number."""
+        """Write the command, its chunks first. Returns its number."""
         self._number += 1
         parts = [payload[first : first + _PART] for first in range(0, len(payload), _PART)]
         for index, part in enumerate(parts):
@@ -135,7 +148,7 @@ class CommandGroup:
         return self._number
 
     def _next(self, store: Store) -> tuple[str, bytes]:
-        """Wait for the next command, however long rank 0 has none."""
+        """Wait for the next command, without a time limit."""
         self._number += 1
         key = f"command/{self._number}"
         while True:
@@ -145,7 +158,7 @@ class CommandGroup:
             except DistNetworkError:
                 raise
             except DistStoreError:
-                # Asked so that an unreachable rank 0 is seen: the answer has a deadline of its own.
+                # Detects an unreachable rank 0: this request has a deadline of its own.
                 store.check([key])
         command = json.loads(store.get(key))
         parts = (store.get(f"part/{self._number}/{index}") for index in range(command["parts"]))
@@ -160,8 +173,9 @@ class CommandGroup:
         return {}
 
     def _compare(self, store: Store, number: int, name: str, mine: Exception | None, deadline: float) -> None:
-        """Wait for the others' outcomes and forget the command. Raises RankFailed where one differs from rank
-        0's."""
+        """Wait for the other ranks' outcomes and delete the command. Raises RankFailed when one differs from
+        rank 0's.
+        """
         kind = None if mine is None else type(mine).__name__
         deadline = max(deadline, time.monotonic() + min(_OUTCOMES, self._timeout))
         for rank in range(1, self._world_size):
@@ -174,15 +188,15 @@ class CommandGroup:
                 raise RankFailed(self._broken) from (mine or error)
             if outcome.get("kind") != kind:
                 theirs = f"{outcome['kind']}: {outcome['message']}" if outcome else "no error"
-                here = "none" if mine is None else f"{kind}: {mine}"
-                self._broken = f"{name} ended on rank {rank} with {theirs}; on rank 0 with {here}"
+                ours = "none" if mine is None else f"{kind}: {mine}"
+                self._broken = f"{name} ended on rank {rank} with {theirs}; on rank 0 with {ours}"
                 raise RankFailed(self._broken) from mine
             store.delete_key(key)
         self._forget(store, number)
 
     @staticmethod
     def _forget(store: Store, number: int) -> None:
-        """Free what the command held."""
+        """Delete the keys of a command from the store."""
         parts = json.loads(store.get(f"command/{number}"))["parts"]
         for key in [f"command/{number}", *(f"part/{number}/{index}" for index in range(parts))]:
             store.delete_key(key)

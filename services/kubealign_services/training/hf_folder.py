@@ -1,4 +1,4 @@
-"""A Hugging Face folder as every training backend writes it, but for its weights."""
+"""Writes everything but the weights of an exported Hugging Face folder, for all training backends."""
 
 import shutil
 import tempfile
@@ -10,7 +10,7 @@ from typing import Any
 from kubealign_services.training.hf_folder_heads import POOLING
 from kubealign_services.training.torch_backend.durable import to_disk
 
-# What travels from the source folder to the exported one beside weights and config.
+# Copied from the source folder to the exported one, in addition to weights and config.
 _COMPANIONS = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model"),
@@ -21,8 +21,13 @@ _COMPANIONS = (
 def exported_config(
     config: Any, count: int | None, scores: Sequence[str] = (), pooling: str | None = None
 ) -> Any:
-    """A copy of a model's config for what is exported of it. count: outputs of a classifier's head, None for
-    a language model. scores: the labels' names; empty: as transformers calls them."""
+    """Return a copy of a model's config, adapted to the exported model.
+
+    Args:
+        labels: Number of outputs of a classifier's head; None for a language model.
+        scores: Names of the labels; empty for the default names of transformers.
+        pooling: Pooling of token scores, stored in a reward model's config.
+    """
     copy = type(config).from_dict(config.to_dict())
     if count is not None:
         copy.num_labels = count
@@ -36,7 +41,7 @@ def exported_config(
 
 
 def _padding(config: Any) -> int:
-    """The token that a classifier takes for padding: the config's, else its end of sequence, else 0."""
+    """Return a classifier's padding token: the config's padding token, else its end of sequence, else 0."""
     for token in (config.pad_token_id, config.eos_token_id):
         if isinstance(token, list) and token:
             return int(token[0])
@@ -47,8 +52,11 @@ def _padding(config: Any) -> int:
 
 @contextmanager
 def new_folder(directory: Path, source: Path) -> Iterator[Path]:
-    """A folder to be filled, which then becomes `directory`, new or replaced whole, with the tokenizer's
-    files of the source folder; on the disk when the block ends. An error leaves `directory` as it was."""
+    """Yield a temporary folder that replaces `directory` atomically when the block ends.
+
+    Tokenizer files of `source` are copied in, and all files are synced to disk. An error leaves
+    `directory` unchanged.
+    """
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
@@ -65,7 +73,7 @@ def new_folder(directory: Path, source: Path) -> Iterator[Path]:
 
 
 def _replace(partial: Path, directory: Path) -> None:
-    """Rename into place; what stood there is moved aside first and removed last."""
+    """Rename the new folder into place; an existing folder is moved aside first and removed last."""
     old = partial.with_name(f"{partial.name}.old")
     if directory.exists():
         directory.rename(old)

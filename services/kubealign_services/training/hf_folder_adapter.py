@@ -1,5 +1,4 @@
-"""An adapter as a folder that `PeftModel.from_pretrained` lays over the model it was trained on, whatever the
-backend."""
+"""Writes an adapter as a folder for `PeftModel.from_pretrained`, for all training backends."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from kubealign.spec.training import Lora
 
-#: Of the result's folder, beside the merged model.
+#: Name of the adapter's folder within an exported model.
 FOLDER = "adapter"
 _PREFIX = "base_model.model."
 
@@ -23,17 +22,22 @@ def write_adapter(
     score: Tensor | None,
     transposed: bool = False,
 ) -> None:
-    """Write into a new folder. tensors: by the names of `adapters.low_rank`. layers: the adapted layers'
-    names. Both as the model calls its layers that the adapter is laid over. source: the folder of the model
-    under it. score: a classifier's head, which is trained whole and kept in the adapter. transposed: whether
-    layers keep their weights as [inputs, outputs]."""
+    """Write a new PEFT folder.
+
+    Args:
+        tensors: Adapter tensors by the names of `adapters.low_rank`.
+        layers: Names of the adapted layers, as in the base model, like the names of `tensors`.
+        source: Folder of the base model.
+        score: A classifier's head, which is trained in full and stored with the adapter.
+        transposed: True when layers store their weights as [inputs, outputs].
+    """
     from peft import LoraConfig, TaskType
 
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,  # type: ignore[arg-type]
         lora_dropout=lora.dropout,
-        # Whole names: an end such as c_proj may be that of a layer that was left as it is.
+        # Full names: a suffix such as c_proj may also match a layer without an adapter.
         target_modules=layers,
         use_dora=lora.dora,
         fan_in_fan_out=transposed,
@@ -44,9 +48,9 @@ def write_adapter(
     )
     folder.mkdir()
     config.save_pretrained(str(folder))
-    held = {_PREFIX + name: tensor for name, tensor in tensors.items()}
+    weights = {_PREFIX + name: tensor for name, tensor in tensors.items()}
     if score is not None:
-        held[_PREFIX + "score.weight"] = score
+        weights[_PREFIX + "score.weight"] = score
     save_file(
-        {name: tensor.contiguous() for name, tensor in held.items()}, folder / "adapter_model.safetensors"
+        {name: tensor.contiguous() for name, tensor in weights.items()}, folder / "adapter_model.safetensors"
     )

@@ -7,8 +7,10 @@ import torch.distributed as dist
 
 
 def ensure_process_group(world_size: int) -> None:
-    """Make one for a single rank that has none. Raises ValueError when the process group has another size,
-    RuntimeError when there is none and several ranks want one."""
+    """Create the process group of a single rank if none exists. Raises ValueError when the process group has
+    another size,
+    RuntimeError when several ranks have none.
+    """
     if not dist.is_initialized():
         if world_size > 1:
             raise RuntimeError(

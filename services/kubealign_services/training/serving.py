@@ -1,4 +1,4 @@
-"""Commands from the wire to all ranks of a group: one queue, one order."""
+"""Dispatches commands from the network to all ranks of a group, through one queue in one order."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ Handler = Callable[[bytes], bytes]
 
 
 def handler(request_type: type[Request], command: Callable[[Request], Reply]) -> Handler:
-    """A command as every rank runs it: bytes in, bytes out."""
+    """Wrap a command as a handler on bytes, as every rank runs it."""
 
     def run(payload: bytes) -> bytes:
         return command(request_type.FromString(payload)).SerializeToString()
@@ -31,7 +31,7 @@ def handler(request_type: type[Request], command: Callable[[Request], Reply]) ->
 
 
 def core_handlers(core: TrainingCore) -> dict[str, Handler]:
-    """The commands that every trained model has."""
+    """Return the commands that every trained model has."""
     return {
         "Describe": handler(training_pb2.DescribeRequest, core.describe),
         "Load": handler(training_pb2.LoadRequest, core.load),
@@ -44,9 +44,11 @@ def core_handlers(core: TrainingCore) -> dict[str, Handler]:
 
 
 class Commander:
-    """Rank 0's way to run a command on all ranks. Calls queue on the one thread that computes.
+    """Runs commands on all ranks, from rank 0. Calls queue on the single compute thread.
 
-    step: that the model stands at, as far as the commands' replies say."""
+    Attributes:
+        step: The model's current step, as far as the commands' replies state it.
+    """
 
     def __init__(self, context: Context, group: CommandGroup, handlers: Mapping[str, Handler]) -> None:
         self._context = context
@@ -57,13 +59,15 @@ class Commander:
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def broken(self) -> None:
-        """Wait for the group to break: then it has to start again whole. Raises RankFailed."""
+        """Wait until the group is broken and has to restart as a whole. Raises RankFailed."""
         await self._broken
 
     async def run(self, name: str, request: Message, reply_type: type[Reply]) -> Reply:
-        """Run it on every rank and return rank 0's reply. Raises what the handler raised; Unreachable where
-        the group is broken."""
-        begun = time.perf_counter()
+        """Run a command on every rank and return rank 0's reply. Raises what the handler raised; Unreachable
+        when the group is
+        broken.
+        """
+        started_at = time.perf_counter()
         try:
             answer = await self._context.compute(
                 self._group.run, name, request.SerializeToString(), self._handlers
@@ -71,10 +75,10 @@ class Commander:
         except RankFailed as error:
             if not self._broken.done():
                 self._broken.set_exception(error)
-            # To the caller it is as if it were gone already: it starts again.
+            # The group restarts, so callers treat it as unreachable already.
             raise Unreachable(str(error)) from error
         if name == "TrainStep":
-            self._train_step_seconds = time.perf_counter() - begun
+            self._train_step_seconds = time.perf_counter() - started_at
             self._context.metrics.train_step_seconds.observe(self._train_step_seconds)
         reply = reply_type.FromString(answer)
         if isinstance(reply, training_pb2.TrainStepReply | training_pb2.TrainingState):
@@ -82,16 +86,16 @@ class Commander:
         return reply
 
     def said(self) -> dict[str, Any]:
-        """Of the model, in each heartbeat: see docs/metrics.md."""
-        said: dict[str, Any] = {"computing": self._context.computing}
+        """Return the model's heartbeat fields: see docs/metrics.md."""
+        fields: dict[str, Any] = {"computing": self._context.computing}
         if self.step is not None:
-            said |= {"step": self.step, "weight_version": self.step}
+            fields |= {"step": self.step, "weight_version": self.step}
         if self._train_step_seconds is not None:
-            said["train_step_seconds"] = round(self._train_step_seconds, 3)
-        return said
+            fields["train_step_seconds"] = round(self._train_step_seconds, 3)
+        return fields
 
     async def save(self, request: training_pb2.SaveRequest) -> training_pb2.SaveReply:
-        """Save on every rank, then name what was written."""
+        """Save on every rank, then list the written files."""
         await self.run("Save", request, training_pb2.SaveReply)
         shards = await self._context.compute(shards_in, Path(request.directory))
         return training_pb2.SaveReply(shards=shards)
@@ -109,12 +113,15 @@ async def serve_group(
     servicer: Callable[[Commander], object],
     everywhere: Sequence[object] = (),
 ) -> None:
-    """Rank 0 serves the wire until it is told to stop; the others follow its commands until it ends.
+    """Serve the network on rank 0 until the process is stopped; on other ranks follow rank 0's commands until
+    it ends.
 
-    everywhere: further servicers, which each rank has and serves at its own address."""
+    Args:
+        rank_servicers: Further servicers, which each rank serves at its own address.
+    """
     settings = context.settings
     group = CommandGroup(settings.rank, settings.world_size, settings.rendezvous, spec.step_timeout_seconds)
-    # Meeting and parting block until the other ranks have come: not on the event loop.
+    # Rendezvous and shutdown block until the other ranks have come: not on the event loop.
     await context.compute(group.__enter__)
     try:
         if settings.rank > 0:

@@ -1,4 +1,4 @@
-"""A rank's shard on disk: a file of tensors, and a description of it with the digests of both."""
+"""Files of a rank's shard: a file of tensors, and a JSON description with the digests of both."""
 
 import json
 from pathlib import Path
@@ -18,8 +18,13 @@ def write_shard(
     tensors_file: Path, tensors: dict[str, Tensor], description_file: Path, description: dict[str, Any]
 ) -> list[str]:
     """Write both files, with this process's RNG states among the tensors and the digests in the description.
-    They are on the disk when this returns their names. tensors: on the CPU, contiguous. Raises OSError,
-    naming the file, where it cannot be written."""
+
+    Returns the file names once both files are synced to disk. Raises OSError, naming the file that cannot
+    be written.
+
+    Args:
+        tensors: CPU tensors, contiguous.
+    """
     tensors = {**tensors, "rng.cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors["rng.cuda"] = torch.cuda.get_rng_state()
@@ -36,7 +41,9 @@ def write_shard(
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """What `write_shard` wrote. Raises CorruptCheckpoint for a file that cannot be read or was altered."""
+    """Read a description written by `write_shard`. Raises CorruptCheckpoint for a file that cannot be read or
+    was altered.
+    """
     try:
         description = json.loads(path.read_text())
     except (ValueError, OSError) as error:

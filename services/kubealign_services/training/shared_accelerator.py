@@ -1,4 +1,4 @@
-"""A trained model that shares its accelerator: each command holds the lease while it runs."""
+"""Accelerator sharing of a trained model: each command holds the accelerator lock while it runs."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -9,14 +9,17 @@ from kubealign_services.residence.lease import Lease
 from kubealign_services.training.contract import TrainingBackend
 from kubealign_services.training.serving import Handler
 
-#: The tenant's name.
+#: Name of this holder of the lock.
 TRAINING = "training"
-#: Commands that touch no tensor: they wait for nobody.
+#: Commands that touch no tensor and need no lock.
 _FREE = frozenset({"Describe"})
 
 
 class TrainingTenant:
-    """The backend as the lease moves it. Until one is made it has nothing on the accelerator."""
+    """The training backend as the accelerator lock offloads and reloads it. Before a backend is created it
+    uses no
+    accelerator memory.
+    """
 
     def __init__(self) -> None:
         self._backend: Movable | None = None
@@ -30,17 +33,19 @@ class TrainingTenant:
             self._backend.reload()
 
     def making(self, create: Callable[[], TrainingBackend]) -> Callable[[], TrainingBackend]:
-        """`create`, whose backend is this tenant's from then on. Raises ValueError for one that cannot be
-        moved."""
+        """Wrap `create` so that this object owns the created backend. The wrapper raises ValueError for a
+        backend that cannot be
+        offloaded.
+        """
 
         def make() -> TrainingBackend:
-            # The old one goes before the new one comes: there is no room for both.
+            # Drop the old backend before creating the new one: both do not fit into memory.
             self._backend = None
             backend = create()
             if not isinstance(backend, Movable):
                 raise ValueError(
-                    f"rollout.placement is WithTrainer, and {type(backend).__name__} cannot give its memory "
-                    "back: set trainer.backend.torch, or rollout.placement to Own"
+                    f"rollout.placement is WithTrainer, and {type(backend).__name__} cannot be "
+                    "offloaded: set trainer.backend.torch, or rollout.placement to Own"
                 )
             self._backend = backend
             return backend
@@ -49,38 +54,40 @@ class TrainingTenant:
 
 
 class Accelerator(Protocol):
-    """What a trainer asks of the accelerator that it computes on."""
+    """Access to the accelerator that a trainer computes on."""
 
     def making(self, create: Callable[[], TrainingBackend]) -> Callable[[], TrainingBackend]:
-        """How its backend is made."""
+        """Wrap the function that creates the backend."""
 
     def leased(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-        """Its commands, to be run when the accelerator is free for them."""
+        """Wrap the commands so that they wait for the accelerator."""
 
     def held(self, purpose: str) -> AbstractContextManager[None]:
-        """Have it for the block."""
+        """Hold the accelerator within the block."""
 
 
 class SharedAccelerator:
-    """What a trainer needs to share its accelerator with another tenant."""
+    """An accelerator that the trainer shares with another tenant."""
 
     def __init__(self, lease: Lease, tenant: TrainingTenant) -> None:
         self._lease = lease
         self._tenant = tenant
 
     def making(self, create: Callable[[], TrainingBackend]) -> Callable[[], TrainingBackend]:
-        """See `TrainingTenant.making`."""
+        """See `TrainingOffloadable.wrap_create`."""
         return self._tenant.making(create)
 
     def leased(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-        """The same commands, each of which holds the lease while it runs. They raise LeaseTimeout too."""
+        """Wrap the commands so that each holds the lock while it runs. The wrapped commands also raise
+        LeaseTimeout.
+        """
         return {
             name: command if name in _FREE else self._leased(name, command)
             for name, command in handlers.items()
         }
 
     def held(self, purpose: str) -> AbstractContextManager[None]:
-        """Hold the lease within the block. Raises LeaseTimeout."""
+        """Hold the lock within the block. Raises LeaseTimeout."""
         return self._lease.held(TRAINING, purpose)
 
     def _leased(self, name: str, command: Handler) -> Handler:
@@ -92,7 +99,7 @@ class SharedAccelerator:
 
 
 class OwnAccelerator:
-    """In the place of a `SharedAccelerator`, where nobody else wants it."""
+    """An accelerator that the trainer does not share: nothing has to be locked."""
 
     def making(self, create: Callable[[], TrainingBackend]) -> Callable[[], TrainingBackend]:
         return create

@@ -1,4 +1,4 @@
-"""Pieces of weights: what one rank has of a checkpoint's tensor, whatever its backend's layout is."""
+"""Slices of weights: one rank's part of a checkpoint tensor, independent of the backend's layout."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class WeightSlice:
-    """A rectangular piece of one tensor.
+    """A rectangular slice of one tensor.
 
-    name: the Hugging Face checkpoint's. shape: the whole tensor's. start: where the piece begins in each
-    dimension; all 0 and tensor.shape == shape for a whole one. tensor: the piece, on whatever device; it may
-    share the model's memory and then holds until the next update. dtype: the precision that it is meant in;
-    None: the tensor's own.
+    Attributes:
+        name: Name in the Hugging Face checkpoint.
+        shape: Shape of the full tensor.
+        start: Offset of the slice in each dimension; all 0 with tensor.shape == shape for a full tensor.
+        tensor: The slice, on any device; it may share the model's memory and is then valid until the next
+            update.
+        dtype: Precision to convert the slice to; None for the tensor's own.
     """
 
     name: str

@@ -78,7 +78,7 @@ def test_a_tokenizer_without_a_pad_token_works(tmp_path: Path, side: str) -> Non
     with RunningJobs(write_jobs(tmp_path, bad), tmp_path / "runs") as run:
         assert run.end(120) == 0, run.output
         log = (run.folder("bad") / "logs" / "prepare.log").read_text()
-        assert "the tokenizer has no pad token: its end-of-sequence token stands for one" in log
+        assert "the tokenizer has no pad token: its end-of-sequence token is used" in log
         tokenizer = AutoTokenizer.from_pretrained(run.folder("bad") / "result")
     assert (tokenizer.pad_token, tokenizer.padding_side) == ("<eos>", side)
     assert tokenizer("hag")["input_ids"] == [9, 2, 8]

@@ -40,7 +40,7 @@ def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
 def test_another_jobs_result_that_does_not_exist(tmp_path: Path) -> None:
     file = write_jobs(tmp_path, sft_job(tmp_path, "bad", policy={"model": {"job": {"name": "sft"}}}))
     said = refused(file, "--runs-dir", tmp_path / "runs")
-    assert "bad: spec.policy.model.job.name: is no finished job and not in this file" in said
+    assert "bad: spec.policy.model.job.name: is not a finished job and not in this file" in said
     assert "run sft first, or add it" in said
 
 

@@ -1,4 +1,4 @@
-"""Two sides that share the machine by turns: real processes, stopped and let go on."""
+"""Two sides that share the machine in turns: real processes, stopped and resumed."""
 
 import contextlib
 import itertools
@@ -26,7 +26,7 @@ with subprocess.Popen([sys.executable, "-c", note, sys.argv[1]]) as child:
 """
 
 
-def test_only_the_side_whose_turn_it_is_runs(tmp_path: Path) -> None:
+def test_only_the_scheduled_side_runs(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("one", "other")]
     with contextlib.ExitStack() as ended:
         older = ended.enter_context(subprocess.Popen([sys.executable, "-c", _SIDE, str(tmp_path / "older")]))
@@ -57,7 +57,7 @@ def test_only_the_side_whose_turn_it_is_runs(tmp_path: Path) -> None:
 
 
 def _noted(file: Path) -> list[float]:
-    """The last line may not be whole."""
+    """Return the noted times; the last line may be incomplete."""
     return [float(line) for line in file.read_text().splitlines()[:-1]] if file.is_file() else []
 
 

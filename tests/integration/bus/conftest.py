@@ -1,4 +1,4 @@
-"""A real NATS server of the test's own: TLS with verified clients, a user, JetStream on disk."""
+"""A real NATS server for each test: TLS with client verification, a user, JetStream on disk."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from support.free_address import free_port
 
 
 class NatsServer:
-    """Started, killed and started again on the same port and store. `name` leads to `host`."""
+    """A server that can be killed and restarted on the same port and store. `name` resolves to `host`."""
 
     def __init__(
         self, folder: Path, port: int, authority: Authority, host: str = "127.0.0.1", name: str = "127.0.0.1"
@@ -61,7 +61,7 @@ class NatsServer:
             self._process = None
 
     def wipe(self) -> None:
-        """Only while it does not run: forget everything."""
+        """Delete the store. Only while the server is stopped."""
         shutil.rmtree(self.folder / "store")
 
 
@@ -77,7 +77,7 @@ def driver_tls(tmp_path: Path, authority: Authority) -> TlsFiles:
 
 @pytest.fixture
 def make_server(tmp_path: Path, authority: Authority) -> Iterator[Callable[..., NatsServer]]:
-    """Starts servers, each with a store of its own, which end with the test."""
+    """Start servers, each with its own store, which end with the test."""
     running: list[NatsServer] = []
 
     def make(host: str = "127.0.0.1", name: str = "127.0.0.1", port: int | None = None) -> NatsServer:
@@ -100,7 +100,7 @@ def server(make_server: Callable[..., NatsServer]) -> NatsServer:
 
 
 class Connections:
-    """Connects to the test's server, and closes what it connected."""
+    """Connects to the test's server, and closes the connections."""
 
     def __init__(self, server: NatsServer, tls: TlsFiles) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""JetStream does what every bus does."""
+"""Conformance of the JetStream bus."""
 
 from typing import cast
 

@@ -1,4 +1,6 @@
-"""The server comes back at another address under the same name, as a pod does, and with nothing in it."""
+"""Reconnection to a server that restarts at another address under the same name, as a pod does, with an empty
+store.
+"""
 
 import asyncio
 import socket
@@ -17,7 +19,8 @@ NAME = "nats.kubealign.test"
 
 
 class Names:
-    """Where NAME leads; None: nowhere. In the place of the system's names, which a test cannot change."""
+    """Resolves NAME; None when it has no address. Replaces the system's resolver, which a test cannot change.
+    """
 
     def __init__(self) -> None:
         self.address: str | None = None
@@ -33,7 +36,7 @@ class Names:
         return self._others(self.address, *arguments, **options)
 
 
-async def test_the_server_is_found_at_its_new_address(
+async def test_server_is_reconnected_at_its_new_address(
     make_server: Callable[..., Any],
     driver_tls: TlsFiles,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""The server killed and started again: what was stored is there, what was not settled comes back."""
+"""Restarts of the NATS server: stored messages survive, unsettled ones are redelivered."""
 
 import asyncio
 from typing import Protocol
@@ -30,17 +30,18 @@ class Connect(Protocol):
 
 
 async def pull_all(bus: Bus, subject: str, consumer: str, count: int) -> list[Delivery]:
-    """So many deliveries, however long the bus takes; the test's own limit bounds it."""
+    """Pull this many deliveries; the test's own timeout applies."""
     found: list[Delivery] = []
     while len(found) < count:
         found += await bus.pull(subject, consumer, 16, 5.0)
     return found
 
 
-async def test_what_was_stored_outlives_the_server(server: Server, connect: Connect) -> None:
-    """Unsettled messages come again, unread ones are there.
+async def test_stored_messages_survive_a_restart(server: Server, connect: Connect) -> None:
+    """Unsettled messages are redelivered, unread ones delivered.
 
-    Of the acknowledged some may come again: the server writes acknowledgements down now and then."""
+    Some acknowledged messages may be redelivered: the server persists acknowledgements periodically.
+    """
     bus = await connect(ack_wait=2.0)
     for index in range(30):
         await bus.publish("rollouts", b"%d" % index, str(index))
@@ -61,8 +62,8 @@ async def test_what_was_stored_outlives_the_server(server: Server, connect: Conn
     assert texts(await bus.pull("rollouts", "auditor", 64, 5.0)) == [str(index) for index in range(30)]
 
 
-async def test_publishing_rides_out_a_restart(server: Server, connect: Connect) -> None:
-    """Many at once, some of them while the server is away: each is stored once."""
+async def test_publishing_survives_a_restart(server: Server, connect: Connect) -> None:
+    """Many messages at once, some while the server is stopped: each is stored once."""
     bus, reader = await connect(), await connect("two")
     await bus.publish("work", b"0", "0")
     publishing = [
@@ -80,8 +81,8 @@ async def test_publishing_rides_out_a_restart(server: Server, connect: Connect) 
     assert await reader.pull("work", "rollout", 16, 0.3) == []
 
 
-async def test_a_pull_that_waits_goes_on_after_a_restart(server: Server, connect: Connect) -> None:
-    """The pull that was waiting says that none came; the next one gets what comes."""
+async def test_waiting_pull_survives_a_restart(server: Server, connect: Connect) -> None:
+    """The waiting pull returns nothing; the next one gets the message."""
     bus, other = await connect(), await connect("two")
     waiting = asyncio.create_task(bus.pull("work", "rollout", 4, 60.0))
     await asyncio.sleep(0.3)
@@ -95,7 +96,7 @@ async def test_a_pull_that_waits_goes_on_after_a_restart(server: Server, connect
     assert delivery.data == b"after"
 
 
-async def test_pulling_while_the_server_is_away_waits_out_its_timeout(
+async def test_pull_without_a_server_waits_for_its_timeout(
     server: Server, connect: Connect
 ) -> None:
     bus = await connect()
@@ -109,8 +110,8 @@ async def test_pulling_while_the_server_is_away_waits_out_its_timeout(
     assert loop.time() - begin >= 0.9
 
 
-async def test_a_server_that_lost_its_store_is_set_up_again(server: Server, connect: Connect) -> None:
-    """Streams and consumers are made again by whoever comes first, without a word from anyone."""
+async def test_streams_are_recreated_after_a_lost_store(server: Server, connect: Connect) -> None:
+    """Streams and consumers are created again by the first process that uses them."""
     bus, other = await connect(), await connect("two")
     seen: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -134,8 +135,8 @@ async def test_a_server_that_lost_its_store_is_set_up_again(server: Server, conn
     await asyncio.gather(following, return_exceptions=True)
 
 
-async def test_a_lost_store_is_told_and_a_kept_one_is_not(server: Server, connect: Connect) -> None:
-    """Also when somebody else has set the new store up before."""
+async def test_only_a_lost_store_is_reported(server: Server, connect: Connect) -> None:
+    """Also when another process has recreated the streams before."""
     bus, other = await connect(), await connect("two")
     for each in (bus, other):
         await each.purge("work")
@@ -160,10 +161,10 @@ async def test_a_lost_store_is_told_and_a_kept_one_is_not(server: Server, connec
         await again
 
 
-async def test_what_a_lost_store_delivered_settles_nothing_in_the_new_one(
+async def test_deliveries_of_a_lost_store_settle_nothing_in_the_new_one(
     server: Server, connect: Connect
 ) -> None:
-    """Their numbers are the same: the first of the old store, and of the new one."""
+    """Both have the same sequence number: the first of the old store, and of the new one."""
     bus, other = await connect(ack_wait=2.0), await connect("two", ack_wait=2.0)
     await bus.publish("work", b"old", "1")
     (old,) = await pull_all(bus, "work", "rollout", 1)
@@ -180,7 +181,7 @@ async def test_what_a_lost_store_delivered_settles_nothing_in_the_new_one(
     assert (back.data, back.attempt) == (b"new", 2)
 
 
-async def test_a_follower_does_not_see_the_newest_twice(connect: Connect) -> None:
+async def test_follower_gets_the_newest_message_once(connect: Connect) -> None:
     bus, other = await connect(), await connect("two")
     seen: list[bytes] = []
     news = asyncio.Event()
@@ -209,7 +210,7 @@ async def test_a_follower_does_not_see_the_newest_twice(connect: Connect) -> Non
     await asyncio.gather(following, return_exceptions=True)
 
 
-async def test_publishing_gives_up_at_its_deadline(server: Server, connect: Connect) -> None:
+async def test_publish_fails_at_its_deadline(server: Server, connect: Connect) -> None:
     bus = await connect(publish_timeout=1.0)
     await bus.publish("work", b"x", "1")
     server.kill()
@@ -229,8 +230,8 @@ async def test_settling_without_a_server_is_no_error(server: Server, connect: Co
     await third.retry()
 
 
-async def test_a_connection_that_the_server_closes_is_made_anew(server: Server, connect: Connect) -> None:
-    """nats-py gives a connection up for good when the server says why it closes it."""
+async def test_connection_closed_by_the_server_is_replaced(server: Server, connect: Connect) -> None:
+    """nats-py does not reconnect when the server states a reason for closing."""
     bus = await connect()
     await bus.publish("work", b"first", "1")
     await bus._link.client._process_err("'Slow Consumer'")
@@ -239,10 +240,10 @@ async def test_a_connection_that_the_server_closes_is_made_anew(server: Server, 
     assert [delivery.data for delivery in found] == [b"first", b"second"]
 
 
-async def test_a_client_that_gives_up_is_replaced(
+async def test_client_that_gave_up_is_replaced(
     server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As nats-py does at any error, while it connects again, that is neither its own nor the system's."""
+    """nats-py gives up at an unexpected error while it reconnects."""
     bus = await connect()
     await bus.publish("work", b"first", "1")
 
@@ -257,7 +258,7 @@ async def test_a_client_that_gives_up_is_replaced(
     assert [delivery.data for delivery in found] == [b"first", b"second"]
 
 
-async def test_nobody_there_says_so(server: Server, driver_tls: TlsFiles) -> None:
+async def test_unreachable_server_is_reported(server: Server, driver_tls: TlsFiles) -> None:
     server.kill()
     with pytest.raises(
         BusUnavailable,
@@ -266,13 +267,13 @@ async def test_nobody_there_says_so(server: Server, driver_tls: TlsFiles) -> Non
         await JetStreamBus.connect(server.access, driver_tls, name="x", timeout=1.0)
 
 
-async def test_a_wrong_password_is_refused(server: Server, driver_tls: TlsFiles) -> None:
+async def test_wrong_password_is_refused(server: Server, driver_tls: TlsFiles) -> None:
     access = server.access.model_copy(update={"password": "wrong"})
     with pytest.raises(BusUnavailable, match=r"(?i)authorization"):
         await JetStreamBus.connect(access, driver_tls, name="x", timeout=3.0)
 
 
-async def test_without_the_jobs_certificate_nobody_is_heard(server: Server, driver_tls: TlsFiles) -> None:
+async def test_connection_without_the_jobs_certificate_is_refused(server: Server, driver_tls: TlsFiles) -> None:
     stranger = driver_tls.model_copy(update={"ca": driver_tls.certificate})
     with pytest.raises(BusUnavailable, match="did not accept a connection"):
         await JetStreamBus.connect(server.access, stranger, name="x", timeout=2.0)

@@ -1,4 +1,4 @@
-"""A commit that the disk refuses: said clearly, and what was committed before stays."""
+"""Commits on a full disk: reported clearly, and earlier checkpoints stay."""
 
 import subprocess
 import sys
@@ -61,7 +61,7 @@ def run(directory: Path, limit: str) -> str:
     return done.stdout
 
 
-def test_a_file_system_without_room(tmp_path: Path) -> None:
+def test_full_file_system(tmp_path: Path) -> None:
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a small file system takes rights that this user does not have")
@@ -73,6 +73,6 @@ def test_a_file_system_without_room(tmp_path: Path) -> None:
     assert "earlier commits are intact" in said
 
 
-def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
+def test_file_size_limit(tmp_path: Path) -> None:
     said = run(tmp_path / "commits", _LIMIT)
     assert "step 2 was not committed: File too large" in said

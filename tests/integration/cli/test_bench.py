@@ -1,4 +1,4 @@
-"""How many rollout workers a job wants, as the command tells it of a tiny job."""
+"""`kubealign bench` sizes the rollout workers of a tiny job."""
 
 import json
 import os
@@ -29,12 +29,12 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def predicted_again(told: dict[str, Any], shape: StepShape) -> list[float]:
-    """The steps that the command's own figures give."""
+    """Return the step times predicted from the command's own measurements."""
     figures = Figures.model_validate(told["figures"])
     return [row.step for row in sizing_of(figures, shape, len(told["predicted"])).rows]
 
 
-def test_the_parts_of_a_job_are_measured(tmp_path: Path) -> None:
+def test_components_of_a_job_are_measured(tmp_path: Path) -> None:
     job = online_job(tmp_path, "sized", PPO, critic={"model": FROM_CONFIG})
     job["spec"]["rollout"] = {
         "engine": {"torch": {"maxSequences": 8}},
@@ -47,11 +47,11 @@ def test_the_parts_of_a_job_are_measured(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     figures = told["figures"]
     running = [n for n, _ in figures["passes"]]
-    # The engine has room for 8 of the 24 that may be in the making.
+    # The engine has room for 8 of up to 24 sequences in flight.
     assert running[0] == 1 and running[-1] == 8 and running == sorted(running)
     assert all(seconds > 0 for _, seconds in figures["passes"]) and figures["prompt_tokens_per_second"] > 0
     assert (figures["mean_length"], figures["longest_length"], figures["prompt_tokens"]) == (5.0, 12, 2.0)
-    # The critic's values and the old log-probabilities come before the optimiser's steps.
+    # Critic values and old log-probabilities are computed before the optimiser steps.
     assert figures["train_seconds"] > 0 and figures["before_seconds"] > 0 and figures["refit_seconds"] > 0
     # Two layers of 32, with 12 tokens: some 20,000 weights of 4 bytes, and no more.
     assert 40_000 < figures["refit_bytes"] < 200_000
@@ -63,7 +63,7 @@ def test_the_parts_of_a_job_are_measured(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("runs*"))
 
 
-def test_a_run_tells_what_its_job_would_take_with_more_workers(tmp_path: Path) -> None:
+def test_recorded_run_predicts_more_workers(tmp_path: Path) -> None:
     file = write_jobs(tmp_path, online_job(tmp_path, "ran", {"rloo": {"promptsPerStep": 8}}, maxSteps=6))
     with RunningJobs(file, tmp_path / "runs", "--no-dashboard") as run:
         assert run.end(150) == 0, run.output

@@ -1,4 +1,4 @@
-"""A job's whole life by commands, as a person types them: a real run on this machine."""
+"""Full life of a real local job, by commands."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ STEPS = 15
 
 
 class Shell:
-    """Commands about the runs of one folder."""
+    """Runs commands on the runs of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class Shell:
         )
 
     def run(self, *arguments: str, code: int = 0) -> str:
-        """What a command without a process of its own prints; it must end with this code."""
+        """Return the output of a command without a process of its own, which must exit with this code."""
         done = CliRunner().invoke(app, [*arguments, "--runs-dir", str(self.folder / "runs")])
         assert done.exit_code == code, f"{arguments}: {done.output}"
         return done.output if code else done.stdout
@@ -48,14 +48,14 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def write_job(folder: Path) -> Path:
-    """A job whose steps wait for the pace that a file says."""
+    """Write a job whose steps are paced by a file."""
     pace = set_pace(folder, 2.0)
     reward = write_reward(folder, PACED_LETTER_A.format(file=str(pace)), "paced")
     algorithm = {"grpo": {"promptsPerStep": 2, "samplesPerPrompt": 2}}
     return write_jobs(folder, online_job(folder, "tiny", algorithm, maxSteps=STEPS, rewards=[reward]))
 
 
-def test_the_life_of_a_job(shell: Shell) -> None:
+def test_life_of_a_job(shell: Shell) -> None:
     file = write_job(shell.folder)
     assert shell.run("submit", str(file)) == "tiny: submitted\n"
     following = shell.start("logs", "tiny", "-f", "--role", "driver")
@@ -66,7 +66,7 @@ def test_the_life_of_a_job(shell: Shell) -> None:
         following.kill()
         following.wait()
     assert following.returncode == 0, err
-    # It began before there was a driver, and went on after the job was suspended and resumed.
+    # The follower started before the driver, and continued across suspend and resume.
     assert out.count('"message":"started"') == 2
     assert f'"step":{STEPS}' in out
     assert shell.run("delete", "tiny") == "tiny: deleted\n"
@@ -79,7 +79,7 @@ def _lives(shell: Shell) -> None:
     assert "spec.rollout.replicas" in shell.run("scale", "tiny", "0", code=3)
     head, row = shell.run("list", "-o", "wide").splitlines()
     assert row.split()[:2] == ["tiny", "Running"] and "ROLLOUT" in head
-    # Two steps are shown as they come.
+    # Two steps are shown as they complete.
     top = shell.start("top", "tiny", "--every", "0.2")
     try:
         assert top.stdout is not None

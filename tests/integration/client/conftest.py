@@ -12,7 +12,7 @@ from kubealign.local.run_folder import RunFolder
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[AlignmentClient]:
-    """Of this machine, with its runs in the test's folder. Whatever a failed test left running is ended."""
+    """Client of this machine with runs in the test's folder. Runners left by a failed test are terminated."""
     runs = tmp_path / "runs"
     with AlignmentClient.local(runs) as client:
         yield client
@@ -21,7 +21,7 @@ def client(tmp_path: Path) -> Iterator[AlignmentClient]:
 
 
 def _end(folder: RunFolder) -> None:
-    """The runner takes all that it has started with it."""
+    """Kill the runner; its processes exit with it."""
     deadline = time.monotonic() + 30
     while (holder := folder.lock().holder()) is not None and time.monotonic() < deadline:
         if holder.pid:

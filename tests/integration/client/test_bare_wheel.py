@@ -1,4 +1,4 @@
-"""The wheel, installed bare into an empty environment."""
+"""Wheel installed without extras in an empty environment."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ def done(*command: object, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the wheel and what it needs at least."""
+    """Return the bin folder of an environment with the wheel and its minimum dependencies."""
     if not UV.exists():
         pytest.skip(f"there is no {UV}: make .venv/.dev")
     folder = tmp_path_factory.mktemp("bare")
@@ -52,16 +52,16 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent
 
 
-def test_the_wheel_alone_is_enough_to_write_and_check_a_job(bare: Path, tmp_path: Path) -> None:
+def test_bare_wheel_can_write_and_validate_a_job(bare: Path, tmp_path: Path) -> None:
     names = done(UV, "pip", "list", "--python", bare / "python", folder=tmp_path)
     assert "kubealign" in names and not {"torch", "grpcio", "redis"} & set(names.split())
     (tmp_path / "job.yaml").write_text(done(bare / "kubealign", "init", "ppo", folder=tmp_path))
     assert "1 job, valid" in done(bare / "kubealign", "validate", "job.yaml", folder=tmp_path)
-    # What it takes to run one is said, not found out.
+    # Missing requirements for running a job are reported up front.
     said = done(bare / "python", "-c", PROGRAM, "job.yaml", folder=tmp_path)
     assert "pip install 'kubealign[services]'" in said
 
 
-def test_the_wheel_says_that_it_is_typed(bare: Path) -> None:
+def test_wheel_is_typed(bare: Path) -> None:
     packages = next((bare.parent / "lib").glob("python*/site-packages"))
     assert (packages / "kubealign" / "py.typed").exists()

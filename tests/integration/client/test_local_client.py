@@ -1,4 +1,4 @@
-"""The client on this machine, with real jobs from the first process to the last."""
+"""Client on this machine, with real jobs."""
 
 import threading
 from pathlib import Path
@@ -16,7 +16,7 @@ STEPS = 8
 
 
 @pytest.mark.timeout(300)
-def test_a_script_submits_waits_follows_scales_and_loads(client: AlignmentClient, tmp_path: Path) -> None:
+def test_script_submits_waits_follows_scales_and_loads(client: AlignmentClient, tmp_path: Path) -> None:
     document = online_job(tmp_path, "walked", RLOO, maxSteps=STEPS)
     reward = PACED_LETTER_A.format(file=str(set_pace(tmp_path, 0.6)))
     document["spec"]["rewards"] = [write_reward(tmp_path, reward)]
@@ -61,7 +61,7 @@ def test_a_script_submits_waits_follows_scales_and_loads(client: AlignmentClient
     assert loaded.path == seen.result and loaded.tokenizer("ab")["input_ids"]
     assert sum(weights.numel() for weights in loaded.model.parameters()) > 0
 
-    with pytest.raises(Conflict, match="is over"):
+    with pytest.raises(Conflict, match="has finished"):
         job.suspend()
     job.delete()
     with pytest.raises(JobNotFound):
@@ -71,7 +71,7 @@ def test_a_script_submits_waits_follows_scales_and_loads(client: AlignmentClient
 
 
 def _quicken_once_scaled(client: AlignmentClient, folder: Path) -> None:
-    """The script scales while the job is slow; then it need not be slow any more."""
+    """Speed the job up once the script has scaled it."""
     for changed in client.changes("walked"):
         if changed.status.rollout_replicas == 2 or (changed.phase and changed.phase.final):
             break
@@ -79,7 +79,7 @@ def _quicken_once_scaled(client: AlignmentClient, folder: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_two_jobs_of_a_file_run_in_order_and_one_is_suspended(
+def test_jobs_of_a_file_run_in_order_and_suspend(
     client: AlignmentClient, tmp_path: Path
 ) -> None:
     base = sft_job(tmp_path, "base", maxSteps=100, checkpoint={"everySteps": 1000})
@@ -97,12 +97,12 @@ def test_two_jobs_of_a_file_run_in_order_and_one_is_suspended(
     first.suspend()
     first.wait(60, until="Suspended")
     assert first.resource["spec"]["suspend"] is True
-    assert "resume it to go on from there" in first.message
+    assert "resume it to continue from there" in first.message
     stopped_at = first.step
     assert stopped_at >= 2
     assert second.refresh().message == "waits for the result of base (Suspended)"
 
-    # While nothing has read them, how the job runs and how long may be changed.
+    # Until a runner reads them, run settings and duration may be changed.
     client.patch("base", {"spec": {"lifecycle": {"maxRestarts": 3}}, "metadata": {"labels": {"team": "a"}}})
     assert [job.name for job in client.list(label_selector="team=a", phases=["Suspended"])] == ["base"]
     first.resume()
@@ -119,7 +119,7 @@ def test_two_jobs_of_a_file_run_in_order_and_one_is_suspended(
 
 
 @pytest.mark.timeout(300)
-def test_a_failure_is_told_and_takes_along_what_builds_on_it(client: AlignmentClient, tmp_path: Path) -> None:
+def test_failure_is_reported_and_fails_dependents(client: AlignmentClient, tmp_path: Path) -> None:
     base = sft_job(tmp_path, "broken")
     base["spec"]["data"]["demonstrations"]["source"]["path"] = str(tmp_path / "nowhere.jsonl")
     following = sft_job(tmp_path, "following", policy={"model": {"job": {"name": "broken"}}})
@@ -138,7 +138,7 @@ def test_a_failure_is_told_and_takes_along_what_builds_on_it(client: AlignmentCl
     with pytest.raises(NotPossible, match=r"has no log of trainer-0: there are .*runner"):
         list(second.logs(process="trainer-0"))
 
-    # A name that nobody has; and waiting for a job that is deleted meanwhile.
+    # An unknown name, and a wait for a job that is deleted in the meantime.
     lonely = client.submit(sft_job(tmp_path, "lonely", policy={"model": {"job": {"name": "nobody"}}}))
     with pytest.raises(JobFailed, match="there is no such job: submit nobody first"):
         lonely.wait(60)
@@ -148,7 +148,8 @@ def test_a_failure_is_told_and_takes_along_what_builds_on_it(client: AlignmentCl
         | {"spec": base["spec"] | {"suspend": True}}
     )
     assert (
-        waiting.phase == "Suspended" and waiting.message == "suspended before it began; resume it to start it"
+        waiting.phase == "Suspended"
+        and waiting.message == "suspended before it started; resume it to start it"
     )
     threading.Timer(1.0, waiting.delete).start()
     with pytest.raises(JobNotFound, match="deleted while it was waited for"):

@@ -20,7 +20,7 @@ SECONDS = 240
 
 
 @pytest.mark.timeout(SECONDS + 30, method="signal")
-async def test_the_api_does_what_its_document_says(tmp_path: Path) -> None:
+async def test_the_api_conforms_to_its_openapi_document(tmp_path: Path) -> None:
     site = await site_with_jobs(tmp_path)
     for step in range(1, 4):
         site.report(LETTERS, step, {"reward/mean": 0.1 * step})

@@ -1,4 +1,4 @@
-"""A real job, handed in, followed, suspended, resumed and deleted over HTTP alone."""
+"""A real job: created, followed, suspended, resumed and deleted over HTTP."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ TOKEN = "a token of this test"
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Iterator[Path]:
-    """Whatever a failed test leaves running is ended with its runner."""
+    """Stop the runner that a failed test leaves behind."""
     folder = tmp_path / "runs"
     yield folder
     for root in folder.glob("[!.]*/"):
@@ -35,7 +35,7 @@ def runs(tmp_path: Path) -> Iterator[Path]:
 
 
 def paced_job(folder: Path) -> dict[str, Any]:
-    """As long as the test wants."""
+    """Return a job that runs for as long as the test needs."""
     pace = set_pace(folder, 0.1)
     return online_job(
         folder,
@@ -46,7 +46,7 @@ def paced_job(folder: Path) -> dict[str, Any]:
     )
 
 
-async def test_a_job_over_http_from_its_first_to_its_last_moment(tmp_path: Path, runs: Path) -> None:
+async def test_the_lifecycle_of_a_job_over_http(tmp_path: Path, runs: Path) -> None:
     app = create_app(LocalAccess(runs, TOKEN), hosts=["127.0.0.1"])
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with served(app) as address:

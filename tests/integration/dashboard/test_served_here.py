@@ -24,7 +24,7 @@ ADDRESS = re.compile(r"dashboard: (http://127\.0\.0\.1:\d+)/\?token=(\S+)")
 
 @contextmanager
 def dashboard(runs: Path) -> Iterator[tuple[str, str, "subprocess.Popen[str]"]]:
-    """Its address, its token, and the process."""
+    """Return the address, the token and the process."""
     command = [KUBEALIGN, "dashboard", "--runs-dir", str(runs), "--no-browser"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -38,7 +38,7 @@ def dashboard(runs: Path) -> Iterator[tuple[str, str, "subprocess.Popen[str]"]]:
         process.communicate(timeout=30)
 
 
-def test_opened_by_its_address_alone(tmp_path: Path) -> None:
+def test_the_printed_address_opens_the_dashboard(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()
     with dashboard(runs) as (address, token, process), httpx.Client(base_url=address, timeout=60) as client:
@@ -56,7 +56,7 @@ def test_opened_by_its_address_alone(tmp_path: Path) -> None:
             assert process.wait(30) == 0
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_a_taken_port_is_reported(tmp_path: Path) -> None:
     with dashboard(tmp_path) as (address, _, _):
         port = address.rpartition(":")[2]
         command = [KUBEALIGN, "dashboard", "--runs-dir", str(tmp_path), "--no-browser", "--port", port]
@@ -65,8 +65,8 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in second.stderr
 
 
-def test_beside_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed, the run goes on; the run killed, it is gone."""
+def test_the_dashboard_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run survives a kill of the dashboard; the dashboard ends with the run."""
     monkeypatch.setenv("KUBEALIGN_RUN_DASHBOARD", "on")
     file = write_jobs(tmp_path, sft_job(tmp_path, "tiny", maxSteps=100_000))
     with RunningJobs(file, tmp_path / "runs") as running:
@@ -100,7 +100,7 @@ def _address(running: RunningJobs) -> tuple[str, str]:
 
 
 def _child(running: RunningJobs) -> int:
-    """The process id of the dashboard beside the run."""
+    """Return the process id of the run's dashboard."""
     assert running._process is not None
     children = Path(f"/proc/{running._process.pid}/task/{running._process.pid}/children").read_text().split()
     for child in map(int, children):

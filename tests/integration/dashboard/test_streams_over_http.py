@@ -1,4 +1,4 @@
-"""Streams over real sockets: cut off and resumed, ended with the server, bounded in number."""
+"""Streams over real sockets: resumption, shutdown and limits."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ async def site(tmp_path: Path) -> MemorySite:
 async def stream(
     address: str, path: str = STREAM, last: str = "", token: str = "jane"
 ) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[Seen]]]:
-    """As a browser has it."""
+    """Open a stream like a browser."""
     headers = {**bearer(token), **({"Last-Event-ID": last} if last else {})}
     async with (
         httpx.AsyncClient(base_url=address, timeout=60) as client,
@@ -44,7 +44,7 @@ def access(site: MemorySite, **people: Person) -> RuledAccess:
     return RuledAccess(site, {"jane": Person("jane"), **people})
 
 
-async def test_nothing_is_lost_when_the_server_is_gone_for_a_while(
+async def test_nothing_is_lost_during_a_server_restart(
     site: MemorySite, unused_tcp_port: int
 ) -> None:
     seen: list[Seen] = []
@@ -64,7 +64,7 @@ async def test_nothing_is_lost_when_the_server_is_gone_for_a_while(
     assert steps == [1, 10, 2, 20, 3, 30]
 
 
-async def test_the_server_ends_with_streams_open(site: MemorySite) -> None:
+async def test_the_server_shuts_down_with_open_streams(site: MemorySite) -> None:
     with ExitStack() as server:
         address = server.enter_context(served(create_app(access(site), pace=QUICK)))
         async with stream(address) as (_, job), stream(address, "/api/v1/stream") as (_, listed):
@@ -76,7 +76,7 @@ async def test_the_server_ends_with_streams_open(site: MemorySite) -> None:
             assert [event async for event in listed] == []
 
 
-async def test_a_stream_ends_with_its_token(site: MemorySite) -> None:
+async def test_a_stream_ends_when_its_token_expires(site: MemorySite) -> None:
     people = access(site, brief=Person("brief", expires=time.time() + 2))
     with served(create_app(people, pace=QUICK)) as address:
         async with stream(address, token="brief") as (_, coming):
@@ -86,7 +86,7 @@ async def test_a_stream_ends_with_its_token(site: MemorySite) -> None:
             assert response.status_code == 401
 
 
-async def test_there_are_only_so_many(site: MemorySite) -> None:
+async def test_the_number_of_streams_is_limited(site: MemorySite) -> None:
     with served(create_app(access(site), pace=QUICK, most_streams=1)) as address:
         async with stream(address) as (_, coming):
             await anext(coming)

@@ -1,4 +1,4 @@
-"""Preparing whole jobs: real text, models made from configs, other jobs' results, and bad input."""
+"""Preparation of whole jobs: real text, models from configs, results of other jobs, and invalid input."""
 
 import json
 import shutil
@@ -98,23 +98,23 @@ def test_real_preferences(run_dir: Path) -> None:
 def test_a_model_from_a_config_is_drawn_from_the_seed(tmp_path: Path) -> None:
     data = rows(tmp_path, SUMS)
     before = torch.random.get_rng_state()
-    made = {
+    result = {
         name: prepare(sft(data, seed=seed), tmp_path / name, {})
         for name, seed in (("a", 5), ("b", 5), ("c", 6))
     }
     assert torch.equal(before, torch.random.get_rng_state())
-    weights = {name: load_file(p.model("policy") / "model.safetensors") for name, p in made.items()}
+    weights = {name: load_file(p.model("policy") / "model.safetensors") for name, p in result.items()}
     assert weights["a"].keys() == weights["b"].keys()
     assert all(torch.equal(weights["a"][key], weights["b"][key]) for key in weights["a"])
     assert not torch.equal(weights["a"]["lm_head.weight"], weights["c"]["lm_head.weight"])
-    model = AutoModelForCausalLM.from_pretrained(made["a"].model("policy"))
-    tokenizer = made["a"].tokenizer
+    model = AutoModelForCausalLM.from_pretrained(result["a"].model("policy"))
+    tokenizer = result["a"].tokenizer
     assert model.config.vocab_size == len(tokenizer) == 3 + len("0123456789+=")
     assert (model.config.eos_token_id, model.config.pad_token_id) == (tokenizer.eos_token_id, 0)
     assert model.dtype == torch.float32
 
 
-def test_a_second_run_finds_what_the_first_one_made(tmp_path: Path, run_dir: Path) -> None:
+def test_second_run_reuses_the_preparation(tmp_path: Path, run_dir: Path) -> None:
     data = rows(tmp_path, SUMS)
     first = prepare(sft(data), run_dir, {})
     stamps = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
@@ -140,7 +140,7 @@ def test_what_an_interrupted_preparation_left_is_removed(tmp_path: Path, run_dir
     assert [path.name for path in run_dir.iterdir()] == ["prepared"]
 
 
-def test_a_killed_preparation_leaves_nothing_that_counts(tmp_path: Path, run_dir: Path) -> None:
+def test_killed_preparation_leaves_no_result(tmp_path: Path, run_dir: Path) -> None:
     given = sft(rows(tmp_path, SUMS))
     document = tmp_path / "job.json"
     document.write_text(given.model_dump_json(by_alias=True))
@@ -211,7 +211,7 @@ def test_ppo_with_other_jobs_results_points_to_them(tmp_path: Path, run_dir: Pat
     assert (row.prompt_text, row.response_tokens) == ("1+1=", None)
     assert row.columns == {"response": "2", "kind": "odd"}
     shutil.rmtree(reward)
-    with pytest.raises(DataError, match="the model of critic has gone"):
+    with pytest.raises(DataError, match="the model of critic is missing"):
         prepared.model("critic")
     with pytest.raises(DataError, match="no model for reward-other; it has critic, policy"):
         prepared.model("reward-other")
@@ -231,12 +231,12 @@ def test_models_that_do_not_fit_the_policy(tmp_path: Path, run_dir: Path) -> Non
         "holds LlamaForCausalLM, not a reward model": {"rm": policy},
         r"job: there is no folder": {"rm": tmp_path / "gone"},
     }
-    for said, results in cases.items():
-        with pytest.raises(DataError, match=said):
+    for text, results in cases.items():
+        with pytest.raises(DataError, match=text):
             prepare(given, run_dir, {"sft": policy, **results})
 
 
-def test_a_reward_model_is_no_policy(tmp_path: Path, run_dir: Path) -> None:
+def test_reward_model_is_rejected_as_policy(tmp_path: Path, run_dir: Path) -> None:
     folder = reward_model(tmp_path / "rm", ALPHABET)
     given = sft(rows(tmp_path, SUMS), policy={"model": {"path": str(folder)}})
     with pytest.raises(DataError, match=r"spec\.policy\.model: .*a reward model, not a language model"):
@@ -244,7 +244,7 @@ def test_a_reward_model_is_no_policy(tmp_path: Path, run_dir: Path) -> None:
 
 
 def test_chat_rows_and_a_tokenizer_without_template_or_pad_token(tmp_path: Path, run_dir: Path) -> None:
-    """The prepared policy is a folder of links with the tokenizer made good; the original is as it was."""
+    """The prepared policy is a folder of links with a completed tokenizer; the original is unchanged."""
     texts = ["User:\n0123456789+=\n\nAssistant:\n"]
     messages = [
         {
@@ -333,12 +333,15 @@ def test_ratings_and_parquet_and_a_data_set_folder(tmp_path: Path) -> None:
             r"architecture\.hiden_size: .*did you mean hidden_size",
         ),
         ({"policy": {"model": from_config(vocab_size=8)}}, "vocab_size: it is taken from the tokenizer"),
-        ({"policy": {"model": from_config(hidden_size="8")}}, "no llama config can be made of it"),
+        ({"policy": {"model": from_config(hidden_size="8")}}, "no llama config can be built from it"),
         (
             {"policy": {"model": from_config(num_attention_heads=3)}},
             "not a multiple of the number of attention",
         ),
-        ({"policy": {"model": from_config(hidden_act="none")}}, "no causal language model can be made of it"),
+        (
+            {"policy": {"model": from_config(hidden_act="none")}},
+            "no causal language model can be built from it",
+        ),
         ({"policy": {"model": {"path": "/nowhere/model"}}}, r"spec\.policy\.model\.path: there is no folder"),
         (
             {"policy": {"model": from_config({"path": "/nowhere"})}},
@@ -354,15 +357,17 @@ def test_ratings_and_parquet_and_a_data_set_folder(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_models_that_cannot_be_made(tmp_path: Path, run_dir: Path, change: dict[str, Any], said: str) -> None:
+def test_invalid_model_configs_are_reported(
+    tmp_path: Path, run_dir: Path, change: dict[str, Any], said: str
+) -> None:
     with pytest.raises(DataError, match=said):
         prepare(sft(rows(tmp_path, SUMS), **change), run_dir, {})
     assert not list(run_dir.iterdir())
 
 
-def test_columns_of_validation_are_checked_too(tmp_path: Path, run_dir: Path) -> None:
-    held = {"demonstrations": rows(tmp_path, SUMS, "held.jsonl")}
-    validation = {"data": held, "groupBy": "kin"}
+def test_validation_columns_are_checked(tmp_path: Path, run_dir: Path) -> None:
+    value = {"demonstrations": rows(tmp_path, SUMS, "held.jsonl")}
+    validation = {"data": value, "groupBy": "kin"}
     with pytest.raises(
         DataError, match=r"spec\.validation\.groupBy: .* no column 'kin'.*did you mean 'kind'"
     ):
@@ -374,7 +379,7 @@ def test_columns_of_validation_are_checked_too(tmp_path: Path, run_dir: Path) ->
         prepare(sft(rows(tmp_path, SUMS), validation={"data": holes, "groupBy": "kind"}), run_dir, {})
 
 
-def test_the_hub_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline; in a process of its own, since the setting is read once."""
     program = (
         "import sys\n"
@@ -393,14 +398,14 @@ def test_the_hub_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytes
     )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    told = subprocess.run(
+    messages = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)],
         timeout=100,
         check=True,
         capture_output=True,
         text=True,
     ).stdout.splitlines()
-    assert told[0].startswith("spec.policy.model.huggingFace: acme/sft-7b at abc cannot be fetched")
-    assert told[1].startswith(
+    assert messages[0].startswith("spec.policy.model.huggingFace: acme/sft-7b at abc cannot be fetched")
+    assert messages[1].startswith(
         "spec.data.source.huggingFace: the data set acme/prompts (split train) cannot be"
     )

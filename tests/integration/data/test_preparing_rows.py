@@ -1,5 +1,4 @@
-"""Rows of every kind through Parquet and back, with columns that are given to them, prompts from a template,
-chosen turns, and rows that another job made."""
+"""Rows of every kind through Parquet: fixed values, templates, imitated turns, and rows of other jobs."""
 
 import json
 from pathlib import Path
@@ -60,7 +59,7 @@ def test_preferences_with_ratings(tmp_path: Path) -> None:
     assert batch.sequence("rating").tolist() == [4.0, 0.5]
 
 
-def test_chosen_turns(tmp_path: Path) -> None:
+def test_imitated_turns(tmp_path: Path) -> None:
     turns = [("1+1=", "2"), ("2+1=", "4"), ("3+1=", "4")]
     messages = [
         {"role": role, "content": text}
@@ -84,9 +83,9 @@ def test_chosen_turns(tmp_path: Path) -> None:
             for token, bit in zip(batch.tokens.tolist(), batch.token("loss_mask").tolist(), strict=True)
         )
         assert [part for part in runs.split("|") if part] == learned
-        whole = str(prepared.tokenizer.decode(batch.tokens.tolist()))
-        assert whole.startswith("User:\n1+1=\n\nAssistant:\n2<eos>\n\nUser:\n2+1=")
-        assert whole.endswith("4<eos>")
+        full = str(prepared.tokenizer.decode(batch.tokens.tolist()))
+        assert full.startswith("User:\n1+1=\n\nAssistant:\n2<eos>\n\nUser:\n2+1=")
+        assert full.endswith("4<eos>")
         assert prepared.report.train.longest_sequence == len(batch.tokens)
         assert prepared.report.train.unknown_tokens == 0
 
@@ -119,7 +118,7 @@ def test_values_may_be_what_a_format_names(tmp_path: Path) -> None:
     assert {row.label for row in prepared.train} == {True}
 
 
-def test_a_template_with_a_column_that_is_not_there(tmp_path: Path) -> None:
+def test_template_with_a_missing_column(tmp_path: Path) -> None:
     data = rows(tmp_path, SUMS) | {"template": "{prompt} {grad}"}
     with pytest.raises(
         DataError, match=r"spec\.data\.demonstrations\.template: \{grad\} is no column; there"
@@ -131,8 +130,8 @@ def test_rows_that_another_job_made(tmp_path: Path) -> None:
     result = tmp_path / "samples" / "result"
     result.mkdir(parents=True)
     rows(result, SUMS, "data.jsonl")
-    held = {"data": {"demonstrations": {"source": {"job": {"name": "samples"}}, "limit": 2}}}
-    given = sft({"source": {"job": {"name": "samples"}}}, validation=held)
+    value = {"data": {"demonstrations": {"source": {"job": {"name": "samples"}}, "limit": 2}}}
+    given = sft({"source": {"job": {"name": "samples"}}}, validation=value)
     prepared = prepare(given, tmp_path / "run", {"samples": result})
     assert [row.prompt_text for row in prepared.train] == [line["prompt"] for line in SUMS]
     assert prepared.validation is not None and len(prepared.validation) == 2

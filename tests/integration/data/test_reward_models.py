@@ -1,4 +1,4 @@
-"""Reward models of a job: with several scores, in ensembles, and where they do not fit."""
+"""Reward models of a job: several scores, ensembles, and mismatches."""
 
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ SUMS = [{"prompt": f"{n}+1=", "response": f"{n + 1}", "good": n % 5, "kind": n %
 @pytest.fixture
 def folders(tmp_path: Path) -> dict[str, str]:
     """Name -> folder: one or two scores; the policy."""
-    made = {
+    result = {
         "one": reward_folder(tmp_path / "one", ALPHABET, ["good"]),
         "other": reward_folder(tmp_path / "other", ALPHABET, ["rating"], seed=2),
         "two": reward_folder(tmp_path / "two", ALPHABET, ["good", "kind"]),
         "turned": reward_folder(tmp_path / "turned", ALPHABET, ["kind", "good"]),
         "policy": policy_folder(tmp_path / "policy", ALPHABET),
     }
-    return {name: str(path) for name, path in made.items()}
+    return {name: str(path) for name, path in result.items()}
 
 
 def place(folders: dict[str, str], name: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def test_every_model_of_an_ensemble_is_found(tmp_path: Path, folders: dict[str, 
         ),
         (
             {"models": ["two", "one"]},
-            r"models\[1\] gives the scores good; .* the models of an ensemble score the same",
+            r"models\[1\] gives the scores good; .* the models of an ensemble must have the same scores",
         ),
         (
             {"models": ["one", "policy"]},
@@ -106,21 +106,22 @@ def regression(folder: Path, folders: dict[str, str], policy: str, *columns: str
     )
 
 
-def test_a_reward_model_learns_on_by_the_scores_that_it_has(tmp_path: Path, folders: dict[str, str]) -> None:
+def test_reward_model_training_continues_with_its_scores(tmp_path: Path, folders: dict[str, str]) -> None:
     given = regression(tmp_path, folders, "two", "good", "kind")
     assert given.spec.learned_scores == ("good", "kind")
     prepare(given, tmp_path / "fits", {})
     prepare(regression(tmp_path, folders, "one", "kind"), tmp_path / "one-whatever-it-is-called", {})
     prepare(regression(tmp_path, folders, "policy", "kind", "good"), tmp_path / "first", {})
     for policy, columns in (("two", ["kind", "good"]), ("one", ["good", "kind"])):
-        said = (
-            rf"spec\.policy\.model: .* is a reward model with the scores .*; wanted are {', '.join(columns)}"
+        text = (
+            r"spec\.policy\.model: .* is a reward model with the scores .*; "
+            rf"expected are {', '.join(columns)}"
         )
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=text):
             prepare(regression(tmp_path, folders, policy, *columns), tmp_path / "not", {})
 
 
-def test_a_critic_begins_with_one_score(tmp_path: Path, folders: dict[str, str]) -> None:
+def test_critic_starts_from_a_single_score(tmp_path: Path, folders: dict[str, str]) -> None:
     def ppo(critic: dict[str, Any]) -> AlignmentJob:
         return job(
             {
@@ -135,6 +136,6 @@ def test_a_critic_begins_with_one_score(tmp_path: Path, folders: dict[str, str])
 
     prepare(ppo({}), tmp_path / "zero", {})
     with pytest.raises(
-        DataError, match=r"rewards\[0\]\.model: .* with the scores good, kind; wanted are value"
+        DataError, match=r"rewards\[0\]\.model: .* with the scores good, kind; expected are value"
     ):
         prepare(ppo({"headInit": "RewardModel"}), tmp_path / "head", {})

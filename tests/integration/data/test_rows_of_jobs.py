@@ -41,7 +41,9 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def jobs(folder: Path) -> Path:
-    """Each letter is answered by itself, twice. In an order in which they cannot run."""
+    """Return three jobs, listed in an order in which they cannot run. Each letter is answered by itself,
+    twice.
+    """
     letters = "abcdefgh"
     chats = [
         [said("user", a), said("assistant", a), said("user", b), said("assistant", b)]
@@ -94,7 +96,7 @@ def test_chats_to_samples_to_rows(tmp_path: Path) -> None:
     with RunningJobs(jobs(tmp_path), tmp_path / "runs") as run:
         assert run.end(400) == 0, run.output[-4000:]
         losses = [figures["sft/loss"] for _, figures in sorted(run.steps("chat").items())]
-        made = (run.folder("samples") / "result" / "data.jsonl").read_text().splitlines()
+        result = (run.folder("samples") / "result" / "data.jsonl").read_text().splitlines()
         chat, again = load_prepared(run.folder("chat")), load_prepared(run.folder("again"))
         measured = [figures for figures in run.metrics("again") if "val/loss" in figures]
     # Half of what is imitated is the end of a turn, which is soon known.
@@ -104,7 +106,7 @@ def test_chats_to_samples_to_rows(tmp_path: Path) -> None:
         t for t, bit in zip(batch.tokens.tolist(), batch.token("loss_mask").tolist(), strict=True) if bit
     ]
     assert chat.tokenizer.decode(learned) == "a<eos>a<eos>"
-    rows = [json.loads(line) for line in made]
+    rows = [json.loads(line) for line in result]
     assert len(rows) == 16 == len(again.train)
     for index, row in enumerate(rows):
         letter = "abcdefgh"[index // 2]

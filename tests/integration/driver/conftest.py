@@ -1,5 +1,4 @@
-"""The driver over real gRPC, with a trainer and a rollout worker that do what the test says, on a bus within
-the process."""
+"""Fixtures of driver tests over real gRPC, with a scripted trainer and rollout worker on an in-memory bus."""
 
 import asyncio
 import logging
@@ -60,7 +59,7 @@ DATA = DataReport(
 
 
 class Hold:
-    """Holds up what is done for one number (a step, a version) until it is let go."""
+    """Blocks the work on one number (a step, a version) until it is released."""
 
     def __init__(self) -> None:
         self.at: int | None = None
@@ -74,9 +73,10 @@ class Hold:
 
 
 class Trainer(trainer_pb2_grpc.TrainerServicer):
-    """Trains nothing. `training`, `publishing`, `saving` hold up a step.
+    """Trainer that trains nothing. `training`, `publishing`, `saving` block a step.
 
-    destroyed: from this version on the weights have no log-probabilities."""
+    destroyed: from this version on the weights have no finite log-probabilities.
+    """
 
     def __init__(self) -> None:
         self.state = training_pb2.TrainingState(world_size=1)
@@ -123,7 +123,7 @@ class Trainer(trainer_pb2_grpc.TrainerServicer):
 
 
 class Worker:
-    """Generates, scores and takes weights. `generating`, `refitting` hold up what is done with a version."""
+    """Worker that generates, scores and takes weights. `generating`, `refitting` block a version."""
 
     def __init__(self, bus: MemoryBus) -> None:
         self._bus = bus
@@ -211,7 +211,7 @@ class Stage:
 
     @property
     def committed(self) -> int | None:
-        """The step of the newest commit."""
+        """Return the step of the newest checkpoint."""
         newest = CommitStore(self.run_dir / "commits", keep=3).newest()
         return None if newest is None else newest.manifest.step
 
@@ -248,7 +248,7 @@ class Stage:
         )
 
     async def drive(self) -> None:
-        """One attempt. Raises what it ends with."""
+        """Run one attempt. Raises the error that ends it."""
         context = self.context()
         prepared = Prepared(
             self._folder,
@@ -272,7 +272,7 @@ class Stage:
         return
 
     async def drive_to_end(self, trainer_address: str) -> None:
-        """Attempt after attempt. Raises what it ends with."""
+        """Run attempts until the job ends. Raises the error that ends it."""
         prepared = self.run_dir / "prepared"
         prepared.mkdir()
         report = Report(context=None, train=DATA, validation=None)
@@ -286,7 +286,7 @@ class Stage:
             await until_ended(context, self.bus, peer, None, progress, grace)
 
     def begin(self) -> "asyncio.Task[None]":
-        """Drive, until it ends or the test does."""
+        """Start a driver that runs until it or the test ends."""
         driving = asyncio.create_task(self.drive())
         self._tasks.append(driving)
         return driving
@@ -306,8 +306,8 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     tls = write_tls(tmp_path / "trainer-tls", authority, Role.TRAINER)
     async with Server("127.0.0.1:0", tls, [trainer], lambda *_: None, grace=0.5) as server:
         await server.set_serving(True)
-        made = Stage(tmp_path, server, trainer)
+        new_stage = Stage(tmp_path, server, trainer)
         try:
-            yield made
+            yield new_stage
         finally:
-            await made.close()
+            await new_stage.close()

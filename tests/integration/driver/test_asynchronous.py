@@ -1,4 +1,4 @@
-"""Who waits for whom: an asynchronous job's trainer and the refits of its workers."""
+"""Asynchronous job: waits between trainer and rollout workers."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,5 +1,8 @@
-"""The driver is told to stop: what is done and proven is committed, what is not proven is not, and nothing is
-waited for in vain. Commits are due at every third step; the grace period is 8 seconds."""
+"""Shutdown of the driver: verified steps are saved in a checkpoint, unverified ones are not, and nothing
+waits in vain.
+
+Checkpoints are due at every third step; the grace period is 8 seconds.
+"""
 
 import asyncio
 from typing import Any
@@ -84,7 +87,7 @@ async def test_a_step_under_way_is_not_broken_off(stage: Any) -> None:
 
 
 async def test_a_step_that_outlasts_the_grace_period_is_given_up(stage: Any) -> None:
-    """What was done before it is not committed either: there is no time left to."""
+    """Earlier steps are not saved either: no time is left."""
     stage.trainer.training.at = 5
     driving = stage.begin()
     await stage.trainer.training.held.wait()

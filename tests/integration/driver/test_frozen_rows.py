@@ -1,5 +1,6 @@
-"""A reference of given rows is lost, the bus is lost, the driver is lost: nothing hangs, and what was said is
-not asked for again."""
+"""Loss of the reference of given rows, of the bus and of the driver: nothing hangs, and cached scores are not
+requested again.
+"""
 
 import json
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""Rounds over a bus, with a real worker, engine and backend: what is made once is not made again, what was
-made of weights that have gone is, and no prompt is lost or used twice."""
+"""Rounds over a bus, with a real worker, engine and backend: a round is generated once, is regenerated if its
+weights are gone, and no prompt is lost or used twice.
+"""
 
 import asyncio
 from pathlib import Path
@@ -62,9 +63,9 @@ class Stage:
 
     def sampled(self) -> list[str]:
         """Every group that was generated since this was asked last."""
-        found = list(self.policy.asked)
+        requests = list(self.policy.asked)
         self.policy.asked.clear()
-        return found
+        return requests
 
     def commit(self, name: str) -> Path:
         path = self.folder / name
@@ -85,7 +86,7 @@ def kept(stage: Stage, name: str) -> Round:
 
 
 def carried(state: JobState) -> JobState:
-    """As it travels with a step."""
+    """Return the state as it is sent with a step."""
     return JobState.model_validate_json(state.model_dump_json())
 
 
@@ -115,7 +116,7 @@ async def test_each_round_has_the_next_prompts_and_two_steps(tmp_path: Path) -> 
 
 
 async def test_a_driver_that_dies_alone_goes_on_in_the_middle_of_the_round(tmp_path: Path) -> None:
-    whole, steady = await undisturbed(tmp_path / "whole")
+    reference_run, steady = await undisturbed(tmp_path / "whole")
     stage = Stage(tmp_path / "cut")
     async with stage.job() as job:
         await job.learn(steps=3)
@@ -124,7 +125,7 @@ async def test_a_driver_that_dies_alone_goes_on_in_the_middle_of_the_round(tmp_p
         await again.learn()
         assert len(stage.sampled()) == 8, "round 2 was not sampled again, round 3 was"
     assert again.state == steady.state.model_copy(update={"round": again.state.round})
-    assert same(whole.weights(), stage.weights())
+    assert same(reference_run.weights(), stage.weights())
 
 
 async def test_a_round_that_is_there_is_not_sampled_again(tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ async def test_a_round_that_is_there_is_not_sampled_again(tmp_path: Path) -> Non
 
 
 async def test_a_round_that_was_half_sampled_is_made_again_whole(tmp_path: Path) -> None:
-    whole, steady = await undisturbed(tmp_path / "whole")
+    reference_run, steady = await undisturbed(tmp_path / "whole")
     stage = Stage(tmp_path / "cut")
     async with stage.job() as job:
         learning = asyncio.create_task(job.learn())
@@ -165,7 +166,7 @@ async def test_a_round_that_was_half_sampled_is_made_again_whole(tmp_path: Path)
         await again.learn()
     assert len(stage.sampled()) == 16
     assert again.state.cursor == steady.state.cursor
-    assert same(whole.weights(), stage.weights())
+    assert same(reference_run.weights(), stage.weights())
 
 
 async def test_after_a_rollback_rows_of_weights_that_have_gone_are_made_again(tmp_path: Path) -> None:
@@ -205,10 +206,10 @@ async def test_after_a_rollback_that_comes_out_the_same_nothing_is_sampled_again
 
 
 async def test_a_state_from_before_there_were_rounds_is_at_the_start_of_the_first(tmp_path: Path) -> None:
-    held = JobState().model_dump(mode="json")
-    del held["round"]
+    document = JobState().model_dump(mode="json")
+    del document["round"]
     stage = Stage(tmp_path)
-    async with stage.job(state=JobState.model_validate(held)) as job:
+    async with stage.job(state=JobState.model_validate(document)) as job:
         await job.learn(steps=1)
     assert job.state.round.number == 1
 
@@ -237,7 +238,9 @@ async def test_a_judge_that_cannot_be_read_ends_the_job_with_the_reason(tmp_path
 
 
 async def test_questions_that_do_not_fit_the_context_are_not_asked(tmp_path: Path) -> None:
-    """Of six tokens two are the judgement's: a question has four at most, a response of three and a mark."""
+    """The context has six tokens and the judgement takes two, so a question has four at most, a response of
+    three and a mark.
+    """
     stage = Stage(tmp_path)
     judge = JUDGE | {"prompt": "{prompt}{response}?"}
     async with stage.job({"selfRewarding": SAMPLING | {"judge": judge}}, context=6) as job:

@@ -1,4 +1,4 @@
-"""Two processes that share a model generate what one does: real processes, real collectives."""
+"""Two processes that share a model generate the same as one: real processes, real collectives."""
 
 import functools
 import multiprocessing as mp
@@ -68,7 +68,7 @@ SEQUENCE = [5, 6, 7, 8, 60, 64, 9]
 
 
 def write_model(folder: Path, name: str) -> Path:
-    """Configuration and tokenizer; the weights come by refit."""
+    """Write configuration and tokenizer; weights arrive by refit."""
     pieces = {f"<{i}>": i for i in range(65)} | {"<eos>": 65, "<pad>": 66}
     make: Any = PreTrainedTokenizerFast
     tokenizer = make(
@@ -82,7 +82,7 @@ def write_model(folder: Path, name: str) -> Path:
 
 
 def weights(name: str, seed: int = 3) -> dict[str, torch.Tensor]:
-    """Random ones, tied weights once; biases too, which a new model has at 0."""
+    """Return random weights, tied weights once; also biases, which are 0 in a new model."""
     torch.manual_seed(seed)
     model: Any = AutoModelForCausalLM.from_config(FAMILIES[name]())
     return {
@@ -92,7 +92,7 @@ def weights(name: str, seed: int = 3) -> dict[str, torch.Tensor]:
 
 
 def parts(name: str, seed: int, rank: int) -> Iterator[WeightSlice]:
-    """What a process fetches of the weights of this seed."""
+    """Return the weight slices that a process fetches for this seed."""
     for key, whole in weights(name, seed).items():
         ranges = extent(key, whole.shape, Shard(rank, 2))
         if len(ranges[0]):
@@ -101,7 +101,7 @@ def parts(name: str, seed: int, rank: int) -> Iterator[WeightSlice]:
 
 
 class Parts:
-    """What the first process has fetched. The weights' version stands for their seed."""
+    """Slices that the first process has fetched. The weight version stands for their seed."""
 
     def __init__(self, name: str, seed: int) -> None:
         self._name = name
@@ -115,7 +115,7 @@ class Parts:
 
 
 def fetch(name: str, passes: SlicedPasses, announcement: bytes) -> None:
-    """The second process fetches its parts; those of one seed cannot be had."""
+    """Fetch the second process's slices; the fetch fails for one seed."""
     seed = refit_pb2.WeightsAnnouncement.FromString(announcement).weights.version
     if seed == OUT_OF_REACH:
         raise ConnectionError("no way to the trainer")
@@ -123,7 +123,7 @@ def fetch(name: str, passes: SlicedPasses, announcement: bytes) -> None:
 
 
 def follower(rendezvous: str, folders: list[Path]) -> None:
-    """The second process: one model after the other."""
+    """Run the second process: one model after the other."""
     torch.set_num_threads(1)
     store = meet(1, 2, rendezvous, MEETING)
     for folder in folders:
@@ -134,7 +134,7 @@ def follower(rendezvous: str, folders: list[Path]) -> None:
 
 @dataclass
 class Pair:
-    """Engines whose passes the second process makes too: one model at a time, in the order of FAMILIES."""
+    """Engines whose passes the second process executes too: one model at a time, in the order of FAMILIES."""
 
     root: Path
     store: dist.Store
@@ -142,7 +142,7 @@ class Pair:
     losses: list[ProcessesLost] = field(default_factory=list)
 
     def engine(self, name: str) -> tuple[TorchEngine, Callable[[], None]]:
-        """With the family's weights, and what ends it."""
+        """Return the engine with the family's weights, and its shutdown function."""
         store = dist.PrefixStore(name, self.store)
         engine, end = led_engine(self.root / name, SPEC, store, self.losses.append)
         engine.refit(weights(name).items(), version=1)
@@ -180,8 +180,9 @@ def run_all(engine: TorchEngine, *requests: GenerationRequest) -> dict[tuple[str
 
 
 def same(one: TorchEngine, two: TorchEngine) -> None:
-    """More samples than slots, prompts that are held meanwhile, rows that move, orders of more numbers than
-    one broadcast has; greedy and sampled."""
+    """Check equality with more samples than slots, prompts that stay cached, rows that move, and commands
+    longer than one broadcast; greedy and sampled.
+    """
     requests = [
         # Longer, so that its samples take the last slots: those of the next that wait come after them, into
         # slots that had another prompt.
@@ -212,7 +213,7 @@ def alone(pair: Pair, name: str) -> TorchEngine:
 
 
 def adapter(name: str, dora: bool) -> list[tuple[str, torch.Tensor]]:
-    """Of the projections into heads and out of them, into the MLP and out of it."""
+    """Return an adapter of the projections into and out of heads and MLP."""
     generator = torch.Generator().manual_seed(5)
     draw = functools.partial(torch.randn, generator=generator)
     named: list[tuple[str, torch.Tensor]] = []
@@ -225,7 +226,7 @@ def adapter(name: str, dora: bool) -> list[tuple[str, torch.Tensor]]:
     return named
 
 
-def test_a_shared_model_generates_what_a_whole_one_does(pair: Pair) -> None:
+def test_sharded_model_generates_like_the_full_model(pair: Pair) -> None:
     for name in FAMILIES:
         if name == "mistral":
             break
@@ -259,7 +260,7 @@ def test_a_shared_model_generates_what_a_whole_one_does(pair: Pair) -> None:
     assert pair.losses == []
 
 
-def test_a_lost_process_ends_the_others(pair: Pair) -> None:
+def test_lost_process_ends_the_others(pair: Pair) -> None:
     one, (two, _) = alone(pair, "mistral"), pair.engine("mistral")
     same(one, two)
     assert pair.process.pid is not None

@@ -75,7 +75,7 @@ def test_each_role_is_killed_in_turn_and_the_job_ends_well(tmp_path: Path) -> No
         assert run.end(240) == 0, run.output
         assert_each_prompt_once(run)
         driver = (run.folder("killed") / "logs" / "driver.log").read_text()
-        assert "going on without a rollback" in driver, (
+        assert "continuing without a rollback" in driver, (
             "the driver that died alone found the others as they were"
         )
 
@@ -134,7 +134,7 @@ def test_ctrl_c_commits_and_the_same_command_goes_on(tmp_path: Path) -> None:
         assert run.end(60) == 130, run.output
         assert alive(pids) == []
         stopped = max(run.steps("killed"))
-        assert f"stopped at step {stopped}; the same command goes on from there" in run.output
+        assert f"stopped at step {stopped}; the same command resumes from there" in run.output
         run.start()
         assert run.end(200) == 0, run.output
         assert_each_prompt_once(run)

@@ -1,6 +1,7 @@
-"""A real role process with nothing to do: it serves gRPC health over mutual TLS and ends as it is told to.
+"""A minimal role process: serves gRPC health over mutual TLS and ends as configured.
 
-What each process does lies in BEHAVIOUR beside the run's folder, what happened is appended to EVENTS there.
+The behaviour of each process is read from BEHAVIOUR next to the run directory; events are appended to
+EVENTS there.
 """
 
 import json
@@ -20,7 +21,7 @@ EVENTS = "events.jsonl"
 def main(argv: list[str]) -> int:
     settings = ProcessSettings.model_validate_json(Path(argv[1]).read_text())
     place = settings.run_dir.parent
-    told = json.loads((place / BEHAVIOUR).read_text()).get(settings.name, {})
+    messages = json.loads((place / BEHAVIOUR).read_text()).get(settings.name, {})
     terminated = False
 
     def happened(event: str, pid: int | None = None) -> None:
@@ -33,7 +34,7 @@ def main(argv: list[str]) -> int:
         terminated = True
         happened("term")
 
-    signal.signal(signal.SIGTERM, on_term if not told.get("deaf") else lambda *_: happened("deaf"))
+    signal.signal(signal.SIGTERM, on_term if not messages.get("deaf") else lambda *_: happened("deaf"))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     happened("start")
     starts = [
@@ -41,23 +42,23 @@ def main(argv: list[str]) -> int:
         for e in map(json.loads, (place / EVENTS).read_text().splitlines())
         if e["name"] == settings.name and e["event"] == "start"
     ]
-    if told.get("helper"):
+    if messages.get("helper"):
         helper = subprocess.Popen(["sleep", "1000"])
         happened("helper", helper.pid)
-    codes = told.get("codes", [])
+    codes = messages.get("codes", [])
     code = codes[len(starts) - 1] if len(starts) <= len(codes) else None
     if settings.name == "prepare" and not codes:
         code = 0
     print(f"{settings.name} says hello, start {len(starts)}", flush=True)
-    if "why" in told and code:
-        settings.termination.write_text(told["why"])
-    if told.get("redis"):
-        _tell_redis(settings, told["redis"])
-    if code is not None and not told.get("code_after_ready"):
+    if "why" in messages and code:
+        settings.termination.write_text(messages["why"])
+    if messages.get("redis"):
+        _tell_redis(settings, messages["redis"])
+    if code is not None and not messages.get("code_after_ready"):
         return code
-    server = _serve(settings) if settings.listen and not told.get("mute") else None
+    server = _serve(settings) if settings.listen and not messages.get("mute") else None
     if code is not None:
-        time.sleep(told["code_after_ready"])
+        time.sleep(messages["code_after_ready"])
         return code
     while not terminated:
         # Ends by SIGUSR1 (the work is done), or wakes for SIGTERM.
@@ -67,7 +68,7 @@ def main(argv: list[str]) -> int:
     if server is not None:
         server.stop(0)
     happened("exit")
-    return told.get("stopped_code", 143)
+    return messages.get("stopped_code", 143)
 
 
 def _serve(settings: ProcessSettings):

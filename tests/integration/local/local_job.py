@@ -1,4 +1,4 @@
-"""A job whose roles are small real processes, run by the real runner with real servers."""
+"""A job of small real processes, run by the real runner with real servers."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ spec:
 
 @dataclass
 class Told:
-    """A display that keeps what it is told."""
+    """A display that records its messages."""
 
     said: list[str] = field(default_factory=list)
     heard: Callable[[str], None] = lambda text: None
@@ -56,7 +56,7 @@ class Told:
 
 
 class Begun:
-    """A run that goes on, and what interrupts it."""
+    """A run in progress with its stop signals."""
 
     def __init__(self, run: LocalRun) -> None:
         self.run = run
@@ -93,7 +93,7 @@ class Begun:
 
 @dataclass
 class Place:
-    """Where a test's job runs."""
+    """Run directory of a test's job."""
 
     path: Path
     fork_server: ForkServer
@@ -145,7 +145,7 @@ class Place:
 
 
 def command_name(pid: int) -> str:
-    """What ps calls a process; empty when it is gone."""
+    """Return the name that ps shows for a process; empty when it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except FileNotFoundError:
@@ -158,7 +158,7 @@ def mode(path: Path) -> int:
 
 
 def shared_memory(run_dir: Path) -> Path:
-    """The folder that the run made."""
+    """Return the shared memory folder of the run."""
     return Path((run_dir / "shared-memory").read_text())
 
 
@@ -167,7 +167,7 @@ def is_there(path: Path) -> bool:
 
 
 def descendants(root: int) -> set[int]:
-    """Process ids of all that this process has started, and those have."""
+    """Return the process ids of all descendants."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -175,21 +175,21 @@ def descendants(root: int) -> set[int]:
                 parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
             except (FileNotFoundError, ProcessLookupError):
                 continue
-    found = {root}
-    while new := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= new
-    return found - {root}
+    result = {root}
+    while new := {pid for pid, parent in parents.items() if parent in result} - result:
+        result |= new
+    return result - {root}
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """What processes do gives no event here: looked at again and again, for a minute."""
+    """Poll for a condition for up to a minute: processes give no events here."""
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits to be collected does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:

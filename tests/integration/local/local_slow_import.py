@@ -1,4 +1,4 @@
-"""A library that takes as long to import as the test says."""
+"""A module whose import takes a configurable time."""
 
 import os
 import time

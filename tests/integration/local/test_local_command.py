@@ -1,4 +1,4 @@
-"""The runner as a process of its own: what its caller, its terminal and the kernel see."""
+"""The runner as a separate process, observed by caller, terminal and kernel."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(90)
 
 
 class Command:
-    """`kubealign run` on a folder of the test's own."""
+    """`kubealign run` in a folder of the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,7 +80,7 @@ async def command(tmp_path: Path) -> AsyncIterator[Command]:
         process.wait(20)
 
 
-async def test_nothing_outlives_a_killed_runner(command: Command) -> None:
+async def test_no_process_outlives_a_killed_runner(command: Command) -> None:
     runner = command.start()
     known = await command.all_ready(runner)
     everything = descendants(runner.pid)
@@ -99,7 +99,7 @@ async def test_nothing_outlives_a_killed_runner(command: Command) -> None:
     assert await asyncio.to_thread(runner.wait, 60) == 0
 
 
-async def test_ctrl_c_on_a_terminal_reaches_the_runner_alone(command: Command) -> None:
+async def test_ctrl_c_reaches_only_the_runner(command: Command) -> None:
     command.behave(driver={"redis": [{"step": 7, "metrics": {"reward/mean": 0.25, "seconds/step": 2.0}}]})
     master, slave = pty.openpty()
     runner = command.start("--terminal", stdin=slave, output=slave)
@@ -115,7 +115,7 @@ async def test_ctrl_c_on_a_terminal_reaches_the_runner_alone(command: Command) -
     asyncio.get_running_loop().remove_reader(master)
     os.close(master)
     assert code == 130
-    assert b"stopped at step 7; the same command goes on from there" in shown.replace(b"\r\n", b" ")
+    assert b"stopped at step 7; the same command resumes from there" in shown.replace(b"\r\n", b" ")
     # Had Ctrl-C reached the others, they would not have waited for the driver.
     assert command.events("term")[0] == "driver"
     assert command.events("exit")[0] == "driver"
@@ -157,7 +157,7 @@ async def test_lines_without_a_terminal(command: Command) -> None:
     assert status["step"] == 12 and status["metrics"] == metrics
 
 
-async def test_a_reader_that_goes_away_does_not_stop_the_job(command: Command) -> None:
+async def test_closed_output_does_not_stop_the_job(command: Command) -> None:
     reader, writer = os.pipe()
     runner = command.start(output=writer)
     os.close(writer)

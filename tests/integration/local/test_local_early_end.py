@@ -1,4 +1,4 @@
-"""Ending a run while the fork server still imports."""
+"""Termination of a run while the fork server still imports."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,17 +19,17 @@ JOB = [prepare(), trainer(), driver("trainer")]
 async def importing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[[float], Awaitable[Place]]]:
-    """A place whose fork server imports for so many seconds."""
+    """Return a place whose fork server imports for this many seconds."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     places: list[Place] = []
 
     async def place(seconds: float) -> Place:
         monkeypatch.setenv("LOCAL_SLOW_IMPORT_SECONDS", str(seconds))
         server = ForkServer(["local_slow_import"], tmp_path / "fork-server.log")
-        made = Place(tmp_path, await server.__aenter__())
-        places.append(made)
-        made.behave()
-        return made
+        result = Place(tmp_path, await server.__aenter__())
+        places.append(result)
+        result.behave()
+        return result
 
     yield place
     for made in places:
@@ -51,7 +51,7 @@ async def test_a_process_that_was_being_started_is_ended_too(importing) -> None:
     assert left == {}
 
 
-async def test_the_second_interruption_does_not_wait_for_imports(importing) -> None:
+async def test_second_signal_does_not_wait_for_imports(importing) -> None:
     place = await importing(1000)
     begun = await place.begin(JOB)
     await begun.until(lambda: begun.state("nats") is State.STARTING)

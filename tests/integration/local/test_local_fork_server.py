@@ -1,4 +1,4 @@
-"""The process that the others are forked from."""
+"""Fork server."""
 
 import multiprocessing.forkserver
 import os
@@ -13,10 +13,10 @@ from kubealign.local.fork_server import ForkServer
 pytestmark = pytest.mark.timeout(60)
 
 
-async def test_one_that_ends_while_a_process_is_started_is_followed_by_its_like(
+async def test_dead_fork_server_is_replaced_during_a_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by one without orders, which nobody would end."""
+    """The replacement has the same preload configuration, so that it ends with the runner."""
     running = multiprocessing.forkserver.ensure_running  # type: ignore[attr-defined]
     pid_file = tmp_path / "server.pid"
 

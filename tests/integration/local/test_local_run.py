@@ -58,23 +58,27 @@ async def test_starts_in_order_and_ends_with_the_driver(place: Place) -> None:
     nothing_left(place, *servers)
 
 
-async def test_each_process_is_told_its_surroundings(place: Place) -> None:
+async def test_each_process_gets_its_settings(place: Place) -> None:
     begun = await place.begin([prepare(), trainer(0, 2), trainer(1, 2), driver("trainer")])
     await begun.all_ready()
-    told = {
+    messages = {
         name: ProcessSettings.model_validate_json((place.folder.settings / f"{name}.json").read_text())
         for name in ("trainer-0", "trainer-1", "driver")
     }
-    assert told["driver"].peers == {"trainer": told["trainer-0"].listen}
-    assert told["trainer-1"].listen is None
-    assert told["trainer-0"].rendezvous == told["trainer-1"].rendezvous is not None
-    assert told["driver"].rendezvous is None
-    listening = [told["trainer-0"].listen, told["driver"].listen, *(t.metrics for t in told.values())]
+    assert messages["driver"].peers == {"trainer": messages["trainer-0"].listen}
+    assert messages["trainer-1"].listen is None
+    assert messages["trainer-0"].rendezvous == messages["trainer-1"].rendezvous is not None
+    assert messages["driver"].rendezvous is None
+    listening = [
+        messages["trainer-0"].listen,
+        messages["driver"].listen,
+        *(t.metrics for t in messages.values()),
+    ]
     assert len(set(listening)) == 5
     await begun.finish()
 
 
-async def test_a_process_that_dies_is_started_again(place: Place) -> None:
+async def test_dead_process_is_restarted(place: Place) -> None:
     begun = await place.begin(JOB)
     await begun.all_ready()
     first = begun.pid("rollout-0")
@@ -87,7 +91,7 @@ async def test_a_process_that_dies_is_started_again(place: Place) -> None:
     assert (await begun.finish()).phase is Phase.SUCCEEDED
 
 
-async def test_what_a_process_leaves_behind_ends_with_it(place: Place) -> None:
+async def test_grandchildren_end_with_their_process(place: Place) -> None:
     place.behave(rollout_0={"helper": True})
     begun = await place.begin(JOB)
     await begun.all_ready()
@@ -137,7 +141,7 @@ async def test_restarts_have_a_limit(place: Place) -> None:
     nothing_left(place)
 
 
-async def test_a_permanent_failure_is_told_in_its_own_words(place: Place) -> None:
+async def test_permanent_failure_uses_its_termination_message(place: Place) -> None:
     why = "reward.py: line 3: the function raised ValueError"
     place.behave(trainer_0={"codes": [78], "why": why})
     status = await (await place.begin(JOB)).task
@@ -148,8 +152,8 @@ async def test_a_permanent_failure_is_told_in_its_own_words(place: Place) -> Non
     nothing_left(place)
 
 
-async def test_one_that_ended_before_it_had_said_why_is_started_again(place: Place) -> None:
-    """Its file was there, and nothing in it."""
+async def test_empty_termination_message_causes_a_restart(place: Place) -> None:
+    """The termination file exists and is empty."""
     place.behave(trainer_0={"codes": [1], "why": ""})
     begun = await place.begin(JOB)
     await begun.all_ready()
@@ -157,15 +161,16 @@ async def test_one_that_ended_before_it_had_said_why_is_started_again(place: Pla
     assert (await begun.finish()).phase is Phase.SUCCEEDED
 
 
-async def test_one_rank_that_knows_why_speaks_for_the_group(place: Place) -> None:
-    """A rank may crash because another one gave up: the cause is the other's. One that is ended before it has
-    said it says it the next time."""
+async def test_termination_message_of_one_rank_counts_for_the_group(place: Place) -> None:
+    """A rank may crash because another one failed: the cause is the other's. A rank killed before its report
+    reports the next time.
+    """
     place.behave(trainer_0={"codes": [1] * 3}, trainer_1={"codes": [78] * 3, "why": "the loss is NaN"})
     status = await (await place.begin([prepare(), trainer(0, 2), trainer(1, 2), driver("trainer")])).task
     assert status.message == "trainer-1: the loss is NaN"
 
 
-async def test_one_that_never_serves_is_named(place: Place) -> None:
+async def test_process_that_is_never_ready_is_named(place: Place) -> None:
     place.behave(trainer_0={"mute": True})
     status = await (await place.begin(JOB, ready_seconds=3)).task
     assert status.phase is Phase.FAILED
@@ -184,7 +189,7 @@ async def test_an_interruption_reaches_the_driver_first(place: Place) -> None:
     begun.interruption.interrupt()
     status = await begun.task
     assert status.phase is Phase.STOPPED
-    assert status.message == "stopped at step 0; the same command goes on from there"
+    assert status.message == "stopped at step 0; the same command resumes from there"
     events = [
         (event["name"], event["event"]) for event in place.events() if event["event"] in ("term", "exit")
     ]
@@ -214,7 +219,7 @@ async def test_a_second_interruption_ends_everything_at_once(place: Place) -> No
     await begun.until(lambda: "driver" in place.sequence("deaf"))
     begun.interruption.interrupt()
     status = await begun.task
-    assert status.message == "ended at step 0; the same command goes on from the last commit"
+    assert status.message == "ended at step 0; the same command resumes from the last checkpoint"
     nothing_left(place)
 
 
@@ -241,7 +246,7 @@ async def test_the_deadline_fails_the_job(place: Place) -> None:
     nothing_left(place)
 
 
-async def test_workers_come_and_go_while_the_job_runs(place: Place) -> None:
+async def test_workers_are_scaled_while_the_job_runs(place: Place) -> None:
     begun = await place.begin(JOB)
     await begun.all_ready()
     folder = place.folder.root
@@ -281,8 +286,8 @@ async def test_a_group_nobody_starts_is_an_error_not_a_hang(place: Place) -> Non
     assert status.message == "there is no process group 'nobody' to wait for"
 
 
-async def test_the_fork_server_may_die(place: Place) -> None:
-    """Everything that it started dies with it, and is started again."""
+async def test_fork_server_may_die(place: Place) -> None:
+    """All of its processes die with it, and are restarted."""
     place.lifecycle(max_restarts=100)
     begun = await place.begin(JOB)
     await begun.all_ready()

@@ -51,7 +51,7 @@ def job_redis(settings: ProcessSettings, **changes) -> redis.asyncio.Redis:
     return redis.asyncio.Redis(host=access.host, port=access.port, **{**options, **changes})
 
 
-async def test_both_are_restarted_where_they_were_with_what_they_held(place: Place) -> None:
+async def test_servers_restart_with_the_same_ports_and_data(place: Place) -> None:
     begun = await place.begin(JOB)
     await begun.all_ready()
     settings = told(place)
@@ -80,7 +80,7 @@ async def test_both_are_restarted_where_they_were_with_what_they_held(place: Pla
     assert (await begun.finish()).phase is Phase.SUCCEEDED
 
 
-async def test_strangers_are_not_let_in(place: Place) -> None:
+async def test_unauthenticated_clients_are_rejected(place: Place) -> None:
     begun = await place.begin(JOB)
     await begun.all_ready()
     settings = told(place)
@@ -120,7 +120,7 @@ async def test_a_port_in_use_is_passed_over(place: Place) -> None:
 
 
 class Snatched(Ports):
-    """A port that was free when it was looked at, and is another's when the server comes."""
+    """A port that was free when probed, and taken when the server starts."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Snatched(Ports):
         return self._snatched.pop() if self._snatched else super().take()
 
 
-async def test_a_server_whose_port_was_snatched_takes_another(place: Place) -> None:
+async def test_server_takes_another_port_when_its_port_was_taken(place: Place) -> None:
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()

@@ -12,7 +12,7 @@ from kubealign.local.supervisor import Member, Supervisor, Unit
 pytestmark = pytest.mark.timeout(60)
 
 
-async def test_a_start_that_cannot_be_called_back_is_ended_once_it_is_there(tmp_path: Path) -> None:
+async def test_started_process_is_ended_after_a_cancelled_start(tmp_path: Path) -> None:
     begun, go_on, there = asyncio.Event(), asyncio.Event(), asyncio.Event()
     started: list[Child] = []
 
@@ -29,8 +29,8 @@ async def test_a_start_that_cannot_be_called_back_is_ended_once_it_is_there(tmp_
             # As of a request that another thread has begun to carry out.
             return await asyncio.shield(asyncio.ensure_future(launch(fork_server)))
 
-        said: list[str] = []
-        supervisor = Supervisor(0, said.append)
+        text: list[str] = []
+        supervisor = Supervisor(0, text.append)
         supervisor.add(Unit("sleeper", "sleeper", (Member("sleeper", start),)))
         await begun.wait()
         ending = asyncio.ensure_future(supervisor.end(["sleeper"], 5.0, asyncio.Event()))
@@ -40,4 +40,4 @@ async def test_a_start_that_cannot_be_called_back_is_ended_once_it_is_there(tmp_
         await there.wait()
         assert not alive(started[0].pid)
         # It ended when it was asked to.
-        assert said == []
+        assert text == []

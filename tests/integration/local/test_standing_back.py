@@ -1,4 +1,4 @@
-"""A process of its own that leaves the cores to others."""
+"""A process with lowered CPU priority."""
 
 import os
 import subprocess
@@ -26,8 +26,8 @@ print(nice, session.read_text().split()[-1] if session.exists() else "none")
 
 
 @pytest.mark.parametrize("before", [0, 15])
-def test_its_threads_have_little_of_what_others_want(before: int) -> None:
-    """Where it was to have less already, it stays at that."""
+def test_low_priority_threads_yield_the_cpu(before: int) -> None:
+    """A priority that was already lower is kept."""
     if os.nice(0) + before > 19:
         pytest.skip("this test process stands back itself")
     done = subprocess.run(

@@ -49,11 +49,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunningJobs:
 
 
 def test_every_prompt_has_its_samples_in_the_prompts_order(undisturbed: RunningJobs) -> None:
-    made = rows(undisturbed, "all")
+    generated = rows(undisturbed, "all")
     letters = "abcdefgh"
     prompts = [letters[number // 8 % 8] + letters[number % 8] for number in range(40)]
-    assert [row["prompt"] for row in made] == [prompt for prompt in prompts for _ in range(2)]
-    for row in made:
+    assert [row["prompt"] for row in generated] == [prompt for prompt in prompts for _ in range(2)]
+    for row in generated:
         share = row["response"].count("a") / max(1, len(row["response"]))
         assert row["reward"] == pytest.approx(share, abs=1e-6)
         assert row["reward.letters"] == pytest.approx(share, abs=1e-12)
@@ -67,15 +67,15 @@ def test_every_prompt_has_its_samples_in_the_prompts_order(undisturbed: RunningJ
 
 
 def test_the_best_and_the_worst_of_a_prompt_are_a_preference(undisturbed: RunningJobs) -> None:
-    made = rows(undisturbed, "pairs")
-    assert 5 < len(made) <= 40
-    for row in made:
+    generated = rows(undisturbed, "pairs")
+    assert 5 < len(generated) <= 40
+    for row in generated:
         assert row["chosen_rating"] > row["rejected_rating"]
         assert row["chosen_rating"] == pytest.approx(
             row["chosen"].count("a") / max(1, len(row["chosen"])), abs=1e-6
         )
     figures = undisturbed.steps("pairs")[STEPS]
-    assert figures["data/left_out/alike"] == 40 - len(made)
+    assert figures["data/left_out/alike"] == 40 - len(generated)
 
 
 def test_another_job_learns_from_the_rows(undisturbed: RunningJobs) -> None:

@@ -1,5 +1,7 @@
-"""Adapters on megatron-core's layers over two tensor ranks: outputs and gradients are those of dense layers,
-in float64, with and without sequence parallelism; and what the ranks gather is the whole."""
+"""Adapters on megatron-core's layers over two tensor ranks: outputs and gradients match dense layers in
+float64, with and
+without sequence parallelism, and the ranks' gathered weights are complete.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +32,7 @@ CONFIG = config_of("llama", num_hidden_layers=1, num_attention_heads=8, num_key_
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
-    """The model's folder and what both ranks wrote."""
+    """The model's folder and the folder of both ranks' results."""
     folder, work = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("found")
     save_model(folder, CONFIG)
     modules = [adapter_layers.__name__, "transformers.models.llama.modeling_llama"]
@@ -49,7 +51,7 @@ def found(request: pytest.FixtureRequest, places: tuple[Path, Path]) -> Found:
 
 
 @pytest.mark.parametrize("end", COLUMNS + ROWS)
-def test_a_layer_and_its_gradients(end: str, found: Found) -> None:
+def test_a_layer_and_its_gradients_match_a_dense_layer(end: str, found: Found) -> None:
     shared, folder, ranks = found
     name = f"decoder.layers.0.{end}"
     conversions = of_ranks(
@@ -104,7 +106,7 @@ def same(found: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_is_gathered_is_the_whole_model(shared: bool, places: tuple[Path, Path]) -> None:
+def test_gathered_weights_are_complete(shared: bool, places: tuple[Path, Path]) -> None:
     folder, work = places
     found = load_file(work / f"{shared}-whole.safetensors")
     downs = first_downs(CONFIG, LORA, 1, Head.LANGUAGE_MODEL, torch.float32)

@@ -1,5 +1,7 @@
-"""Every family on megatron-core computes what the torch backend does: the weights stand where they belong,
-the rotation, the windows and the mixtures are those of transformers."""
+"""Every family on megatron-core computes what the torch backend does: weight mapping, rotary embedding,
+windows and
+mixtures match transformers.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +42,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
-    """Neither threads nor process groups."""
+    """Restore threads and destroy process groups."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

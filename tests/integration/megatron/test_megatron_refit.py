@@ -1,5 +1,7 @@
-"""Weights of Megatron ranks (tensor 2 x pipeline 2) in engines of one process and of two: what the trainer
-said of the canary, by every way that weights or an adapter travel."""
+"""Weight sync from Megatron ranks (tensor 2 x pipeline 2) to engines of one and two processes: engines
+reproduce the
+trainer's canary log-probabilities, over every transport of weights or an adapter.
+"""
 
 import asyncio
 import math
@@ -56,18 +58,18 @@ async def agreed(workers: Workers, way: str) -> dict[int, refit_pb2.RefitAcknowl
 
 @pytest.mark.parametrize("way", WAYS)
 @OF_MODELS
-async def test_all_weights(name: str, way: str, site: Site) -> None:
+async def test_weight_sync_of_all_weights(name: str, way: str, site: Site) -> None:
     model = await asyncio.to_thread(site.open, name, MODELS[name])
     async with site.workers(model, *WAYS[way], base=False) as workers:
         for step in range(3):
             said = await agreed(workers, way)
-            # The first of two processes has what the first rank of each stage has: it asks no other.
+            # The first of two processes has the parts of the first rank of each stage and fetches from no other.
             in_changes = {1: RANKS, 2: RANKS // 2} if way == "delta" and step else {1: 0, 2: 0}
             assert {processes: answer.delta_parts for processes, answer in said.items()} == in_changes
             sizes = {processes: answer.received_bytes for processes, answer in said.items()}
             assert sizes[2] < 0.6 * sizes[1] or way == "shared_memory"
             await asyncio.to_thread(site.train)
-    # Every rank has a part, and what they have is the checkpoint: nothing twice, nothing that only pads.
+    # Every rank has a part, and all parts are the checkpoint: no element twice, no padding.
     parts = site.announced[-1].parts
     assert [part.rank for part in parts] == list(range(RANKS)) and all(part.tensors for part in parts)
     sent: dict[str, int] = {}
@@ -80,7 +82,7 @@ async def test_all_weights(name: str, way: str, site: Site) -> None:
 
 @pytest.mark.parametrize("way", ["shared_memory", "stream"])
 @OF_MODELS
-async def test_an_adapter_alone(name: str, way: str, site: Site) -> None:
+async def test_weight_sync_of_an_adapter(name: str, way: str, site: Site) -> None:
     model = await asyncio.to_thread(site.open, name, MODELS[name], lora=True)
     async with site.workers(model, *WAYS[way], base=True) as workers:
         for _ in range(3):

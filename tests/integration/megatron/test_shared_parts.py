@@ -1,4 +1,5 @@
-"""Two ranks that share a vocabulary, and two that share the tokens of a pack, against one in float64."""
+"""Two ranks with a divided vocabulary, and two ranks with a divided pack, compared with one rank in float64.
+"""
 
 import datetime
 from collections.abc import Iterator
@@ -94,7 +95,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, T
     yield [load_file(work / str(rank)) for rank in range(2)]
 
 
-def test_a_vocabulary_shared_by_two(found: list[dict[str, Tensor]]) -> None:
+def test_a_vocabulary_divided_between_two_ranks(found: list[dict[str, Tensor]]) -> None:
     made = head()
     hidden, weight = made["hidden"].requires_grad_(), made["weight"].requires_grad_()
     logits = hidden @ weight[:VOCABULARY].T
@@ -113,7 +114,7 @@ def test_a_vocabulary_shared_by_two(found: list[dict[str, Tensor]]) -> None:
 
 
 @pytest.mark.parametrize(("name", "window"), [("full", None), ("window", WINDOW)])
-def test_a_pack_shared_by_two(name: str, window: int | None, found: list[dict[str, Tensor]]) -> None:
+def test_a_pack_divided_between_two_ranks(name: str, window: int | None, found: list[dict[str, Tensor]]) -> None:
     *states, back = pack()
     q, k, v = (tensor.requires_grad_() for tensor in states)
     place = torch.arange(LENGTH)

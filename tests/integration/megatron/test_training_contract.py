@@ -1,4 +1,4 @@
-"""Every training backend, in every layout, tells the same story as the torch backend on one rank."""
+"""Every training backend, in every layout, gives the same results as the torch backend on one rank."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,7 +139,7 @@ def test_columns_before_a_step(story: Told, alone: Told) -> None:
 
 
 @OF_ALL
-def test_a_frozen_model_beside_it_stays_what_it_was(story: Told, alone: Told) -> None:
+def test_a_frozen_model_in_the_same_processes_does_not_change(story: Told, alone: Told) -> None:
     found, first = story.tensors("frozen"), alone.tensors("first")
     all_close(found, {name: first[name] for name in found}, 5e-6)
 
@@ -163,7 +163,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(story: Told) -> None:
 
 
 @OF_ALL
-def test_slices_are_the_checkpoint_once(story: Told) -> None:
+def test_slices_cover_the_checkpoint_once(story: Told) -> None:
     weights = story.tensors("weights")
     for name, tensor in story.assembled("slices", weights).items():
         assert torch.equal(tensor, weights[name]), name
@@ -184,18 +184,18 @@ def test_an_export_computes_the_same(story: Told) -> None:
 
 
 @OF_ALL
-def test_a_checkpoint_goes_on_as_if_nothing_had_been(story: Told) -> None:
+def test_resuming_equals_not_stopping(story: Told) -> None:
     assert story.figures["resumed"] == story.figures["policy"]["sft"][2:]
 
 
-def test_a_checkpoint_of_four_ranks_goes_on_on_one(tell: Tell, folder: Path) -> None:
+def test_a_checkpoint_of_four_ranks_resumes_on_one(tell: Tell, folder: Path) -> None:
     four = tell("tensor 2 x pipeline 2", *LAYOUTS["tensor 2 x pipeline 2"], folder)
     one = tell("megatron alone", 1, megatron(), folder, ("resumed",), four.work / "shards")
     close(one.figures["resumed"], four.figures["policy"]["sft"][2:])
 
 
 @OF_ALL
-def test_a_critic(story: Told, alone: Told) -> None:
+def test_a_critic_matches_the_torch_backend(story: Told, alone: Told) -> None:
     close(story.figures["critic"], alone.figures["critic"])
     all_close(story.tensors("values"), alone.tensors("values"))
 
@@ -206,7 +206,7 @@ def test_scores_are_drawn_from_the_same_seed(story: Told, alone: Told) -> None:
 
 
 @OF_ALL
-def test_an_adapter(story: Told, alone: Told) -> None:
+def test_an_adapter_matches_the_torch_backend(story: Told, alone: Told) -> None:
     close(story.figures["adapted"]["sft"], alone.figures["adapted"]["sft"])
     assert story.figures["adapted"]["scale"] == alone.figures["adapted"]["scale"] == 4.0
     for name in ("adapted", "base", "adapter", "merged"):
@@ -223,7 +223,7 @@ def test_an_adapter(story: Told, alone: Told) -> None:
 @pytest.mark.parametrize(
     "split", [{"expert_parallel": 2}, {"tensor_parallel": 2}], ids=["expert 2", "tensor 2"]
 )
-def test_a_mixture_of_experts(split: dict[str, int], tell: Tell, mixture: Path) -> None:
+def test_a_mixture_of_experts_matches_the_torch_backend(split: dict[str, int], tell: Tell, mixture: Path) -> None:
     alone = tell("mixture alone", 1, ONE, mixture, ("policy",))
     story = tell(
         f"mixture {split}".translate({ord(c): None for c in "{}':"}),
@@ -247,7 +247,7 @@ def test_bf16_stays_near_the_torch_backend(tell: Tell, folder: Path) -> None:
     for found, wanted in zip(story.figures["policy"]["sft"], alone.figures["policy"]["sft"], strict=True):
         assert found["loss"] == pytest.approx(wanted["loss"], abs=5e-2)
         assert found["gradient_norm"] == pytest.approx(wanted["gradient_norm"], rel=0.1)
-    # Rounded weights are computed with; the masters are what the folder holds.
+    # Passes use the rounded weights; the masters equal the folder's weights.
     whole = load_file(folder / "model.safetensors")["model.layers.0.mlp.down_proj.weight"]
     held = [load_file(path) for path in sorted((story.work / "untrained").glob("*.safetensors"))]
     pieces = [

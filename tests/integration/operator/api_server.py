@@ -1,4 +1,4 @@
-"""A small HTTP server that answers as a test says, for what a real API server does too seldom."""
+"""A small HTTP server with scripted answers, for cases that a real API server rarely produces."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class ScriptedServer:
-    """An async context manager. Each request takes the next answer; the last one is for all that follow."""
+    """An async context manager. Each request takes the next answer; the last answer is repeated."""
 
     answers: list[Answer]
     #: Method, path with query and body of every request.
@@ -43,12 +43,12 @@ class ScriptedServer:
 
 
 def next_of(answers: list[Answer]) -> Answer:
-    """Takes it from the list, but for the last one, which is for all that follow."""
+    """Return the next answer; the last one is repeated."""
     return answers[0] if len(answers) == 1 else answers.pop(0)
 
 
 def says(body: Json, status: int = 200, **headers: str) -> Answer:
-    """A whole answer."""
+    """Return a complete response."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.json_response(body, status=status, headers=headers)
@@ -57,19 +57,19 @@ def says(body: Json, status: int = 200, **headers: str) -> Answer:
 
 
 def refuses(status: int, reason: str, **headers: str) -> Answer:
-    """As an API server refuses."""
+    """Return an error response of an API server."""
     body = {"kind": "Status", "code": status, "reason": reason, "message": f"{reason} by the test"}
     return says(body, status, **headers)
 
 
 async def hangs(request: web.Request) -> web.StreamResponse:
-    """No answer for an hour."""
+    """Send no answer for an hour."""
     await asyncio.sleep(3600)
     return web.Response()
 
 
 async def breaks(request: web.Request) -> web.StreamResponse:
-    """The connection ends before the answer does."""
+    """Close the connection in the middle of the response."""
     response = web.StreamResponse(headers={"Content-Length": "1000"})
     await response.prepare(request)
     await response.write(b'{"items": [')
@@ -79,7 +79,7 @@ async def breaks(request: web.Request) -> web.StreamResponse:
 
 
 def streams(*events: Json, stays: bool = False) -> Answer:
-    """A watch with these events; `stays`: it is left open after them."""
+    """Send a watch with these events; `stays`: keep it open afterwards."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

@@ -1,4 +1,4 @@
-"""Calls of the API: every way that one can end, by a real HTTP server."""
+"""Calls of the API: every outcome, against a real HTTP server."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from kubealign_operator.controller.resources import PODS
 _PATH = PODS.named("team", "one")
 
 
-async def test_an_answer_is_given_as_it_is() -> None:
+async def test_a_response_is_returned_verbatim() -> None:
     server = ScriptedServer([says({"kind": "Pod"})])
     async with server as client:
         api = Api(client, Metrics(), 5)
@@ -23,7 +23,7 @@ async def test_an_answer_is_given_as_it_is() -> None:
     ]
 
 
-async def test_a_refusal_keeps_what_the_server_said() -> None:
+async def test_an_error_keeps_the_servers_details() -> None:
     async with ScriptedServer([refuses(429, "TooManyRequests", **{"Retry-After": "7"})]) as client:
         with pytest.raises(ApiFailure) as raised:
             await Api(client, Metrics(), 5).get(PODS, _PATH)
@@ -33,7 +33,7 @@ async def test_a_refusal_keeps_what_the_server_said() -> None:
     assert error.passing
 
 
-async def test_a_page_of_something_between_is_a_failure_too() -> None:
+async def test_an_html_error_of_a_proxy_is_a_status_error() -> None:
     from aiohttp import web
 
     async def page(request: web.Request) -> web.StreamResponse:
@@ -45,7 +45,7 @@ async def test_a_page_of_something_between_is_a_failure_too() -> None:
 
 
 @pytest.mark.parametrize("answer", [hangs, breaks, says([])], ids=["slow", "broken", "no object"])  # type: ignore[arg-type]
-async def test_no_whole_answer_in_time(answer: Answer) -> None:
+async def test_incomplete_or_late_answers_are_unavailable(answer: Answer) -> None:
     metrics = Metrics()
     async with ScriptedServer([answer]) as client:
         with pytest.raises(ApiAway):
@@ -53,7 +53,7 @@ async def test_no_whole_answer_in_time(answer: Answer) -> None:
     assert 'code="none",resource="pods",verb="get"} 1.0' in metrics.page().decode()
 
 
-async def test_nobody_there() -> None:
+async def test_a_refused_connection_is_unavailable() -> None:
     server = ScriptedServer([says({})])
     async with server as client:
         pass
@@ -63,7 +63,7 @@ async def test_nobody_there() -> None:
             await Api(other, Metrics(), 5).get(PODS, _PATH)
 
 
-async def test_who_may_not_write_reads_only() -> None:
+async def test_the_guard_blocks_writes_only() -> None:
     def guard() -> None:
         raise NotLeading("the lease is old")
 

@@ -1,4 +1,4 @@
-"""The lease, by a server that answers, breaks and falls silent."""
+"""Leader election against a server that answers, fails and hangs."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ _SHORT = LeaderElectionConfig(lease_seconds=3, renew_deadline_seconds=1.5, retry
 
 
 class Leases:
-    """Keeps one lease, as an API server does; `silent` makes it hang."""
+    """Stores one lease, as an API server does; `silent` makes it hang."""
 
     def __init__(self) -> None:
         self.held: dict[str, object] | None = None
@@ -48,7 +48,7 @@ async def _acquire(lease: Lease) -> None:
         await lease.acquire()
 
 
-async def test_it_is_made_held_and_given_back() -> None:
+async def test_acquire_and_release() -> None:
     leases = Leases()
     async with ScriptedServer([leases]) as client:
         lease = _lease(client)
@@ -66,7 +66,7 @@ async def test_it_is_made_held_and_given_back() -> None:
         await other.give_back()
 
 
-async def test_trouble_on_the_way_is_a_try_that_failed() -> None:
+async def test_transient_errors_are_failed_attempts() -> None:
     leases = Leases()
     async with ScriptedServer([breaks, refuses(500, "InternalError"), hangs, leases]) as client:
         lease = _lease(client)
@@ -75,7 +75,7 @@ async def test_trouble_on_the_way_is_a_try_that_failed() -> None:
         await lease.give_back()
 
 
-async def test_a_silent_server_ends_the_lead() -> None:
+async def test_a_hanging_server_ends_leadership() -> None:
     leases = Leases()
     async with ScriptedServer([leases]) as client:
         lease = _lease(client)
@@ -87,8 +87,8 @@ async def test_a_silent_server_ends_the_lead() -> None:
         await lease.give_back()
 
 
-async def test_after_a_long_pause_nothing_is_written() -> None:
-    """The whole process stood still: no timer of its own has told it yet."""
+async def test_no_writes_after_a_long_pause() -> None:
+    """The whole process was paused: none of its timers has fired yet."""
     async with ScriptedServer([Leases()]) as client:
         lease = _lease(client)
         await _acquire(lease)

@@ -1,4 +1,4 @@
-"""A list and a watch that keep a store like the server's, whatever the server does."""
+"""The reflector mirrors the server's objects, whatever the server does."""
 
 import asyncio
 from typing import Any
@@ -22,7 +22,7 @@ from kubealign_operator.controller.resources import PODS
 
 
 class Kept:
-    """A store that only remembers."""
+    """A store that records its calls."""
 
     def __init__(self, until: int) -> None:
         self.items: dict[str, int] = {}
@@ -62,24 +62,24 @@ _OPEN = streams(stays=True)
 
 
 async def _followed(answers: list[Answer], until: int, resync: float = 600) -> tuple[Kept, list[str]]:
-    """What is kept, and what was asked, once the store has been told everything up to a version."""
-    kept, server = Kept(until), ScriptedServer(answers)
+    """Return the stored objects and the requests once the store has reached a version."""
+    stored, server = Kept(until), ScriptedServer(answers)
     async with server as client:
         reflector = Reflector(
-            Api(client, Metrics(), 5), Scope(PODS, "team", "a=b"), kept, Metrics(), resync_seconds=resync
+            Api(client, Metrics(), 5), Scope(PODS, "team", "a=b"), stored, Metrics(), resync_seconds=resync
         )
         running = asyncio.create_task(reflector.run())
         try:
             async with asyncio.timeout(20):
-                await kept.told.wait()
+                await stored.told.wait()
         finally:
             running.cancel()
             await asyncio.wait([running])
-    return kept, [path for _, path, _ in server.asked]
+    return stored, [path for _, path, _ in server.asked]
 
 
 async def test_pages_then_events() -> None:
-    kept, asked = await _followed(
+    stored, asked = await _followed(
         [
             _page(5, _item("a", 1), follows="more"),
             _page(5, _item("b", 2)),
@@ -92,16 +92,16 @@ async def test_pages_then_events() -> None:
         ],
         until=8,
     )
-    assert kept.items == {"a": 7, "c": 6}
+    assert stored.items == {"a": 7, "c": 6}
     assert "labelSelector=a%3Db" in asked[0]
     assert "continue=more" in asked[1]
     assert "resourceVersion=5" in asked[2]
     assert "watch=1" in asked[2]
 
 
-async def test_a_broken_watch_goes_on_where_it_was() -> None:
-    """A bookmark counts, though nothing of ours changed."""
-    kept, asked = await _followed(
+async def test_a_broken_watch_resumes() -> None:
+    """A bookmark advances the resume point although no object changed."""
+    stored, asked = await _followed(
         [
             _page(5, _item("a", 1)),
             streams(_event("BOOKMARK", _item("", 90))),
@@ -111,14 +111,14 @@ async def test_a_broken_watch_goes_on_where_it_was() -> None:
         ],
         until=91,
     )
-    assert kept.items == {"a": 1, "b": 91}
+    assert stored.items == {"a": 1, "b": 91}
     assert ["resourceVersion=90" in path for path in asked] == [False, False, True, True, True]
 
 
-async def test_what_is_forgotten_is_listed_again() -> None:
-    """410 as the answer, and 410 as an event."""
+async def test_an_expired_watch_causes_a_list() -> None:
+    """410 as response, and 410 as event."""
     gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
-    kept, asked = await _followed(
+    stored, asked = await _followed(
         [
             _page(5, _item("a", 1), _item("b", 2)),
             refuses(410, "Expired"),
@@ -129,12 +129,12 @@ async def test_what_is_forgotten_is_listed_again() -> None:
         ],
         until=30,
     )
-    assert kept.items == {"d": 25}
+    assert stored.items == {"d": 25}
     assert sum("limit=" in path for path in asked) == 3
 
 
-async def test_a_list_that_fails_half_way_ends_nothing() -> None:
-    kept, _ = await _followed(
+async def test_an_incomplete_list_removes_nothing() -> None:
+    stored, _ = await _followed(
         [
             _page(5, _item("a", 1), follows="more"),
             refuses(410, "Expired"),
@@ -144,11 +144,11 @@ async def test_a_list_that_fails_half_way_ends_nothing() -> None:
         ],
         until=9,
     )
-    assert kept.items == {"b": 8}
+    assert stored.items == {"b": 8}
 
 
-async def test_now_and_then_everything_is_listed() -> None:
-    """A watch that told nothing of it does not matter for ever; a list that fails does not stop the watch."""
+async def test_periodic_resync() -> None:
+    """A resync finds what a watch has missed; a failed list does not stop the watch."""
     lists = [_page(5, _item("a", 1)), refuses(500, "InternalError"), _page(8, _item("b", 7))]
     watches = [streams(_event("BOOKMARK", _item("", 6))), streams(_event("ADDED", _item("b", 7)))]
 
@@ -156,8 +156,8 @@ async def test_now_and_then_everything_is_listed() -> None:
         # How many watches there are between two lists is chance: each has answers of its own.
         return await next_of(watches if "watch" in request.query else lists)(request)
 
-    kept, asked = await _followed([answer], until=8, resync=0.05)
-    assert kept.items == {"b": 7}
+    stored, asked = await _followed([answer], until=8, resync=0.05)
+    assert stored.items == {"b": 7}
     listed = [at for at, path in enumerate(asked) if "limit=" in path]
     assert len(listed) >= 3
     assert listed[2] > listed[1] + 1

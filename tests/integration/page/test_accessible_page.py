@@ -1,4 +1,4 @@
-"""Every view by axe's rules, in both themes, and on a telephone."""
+"""Every view passes axe's accessibility rules, in both themes and on a phone."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ def filled(site: MemorySite, dashboard: Dashboard) -> Iterator[Dashboard]:
 
 
 def serious(page: "Page", theme: str) -> list[str]:
-    """What axe finds that keeps people out. The themes differ in their colours alone."""
+    """Return the serious violations that axe finds. The themes differ only in colours."""
     options = {} if theme == "light" else {"runOnly": ["color-contrast"]}
     found = Axe().run(page, options=options).response["violations"]
     return [
@@ -49,7 +49,7 @@ def serious(page: "Page", theme: str) -> list[str]:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_no_view_keeps_people_out(browser: "Browser", filled: Dashboard, theme: str) -> None:
+def test_no_view_has_serious_violations(browser: "Browser", filled: Dashboard, theme: str) -> None:
     with View(browser, filled.url, color_scheme=theme, reduced_motion="reduce") as view:
         page = view.open("")
         expect(page.get_by_label("Token")).to_be_visible()
@@ -69,7 +69,7 @@ def test_no_view_keeps_people_out(browser: "Browser", filled: Dashboard, theme: 
     assert not found, "\n".join(found)
 
 
-def test_a_telephone_needs_no_sideways_scrolling(browser: "Browser", filled: Dashboard) -> None:
+def test_no_horizontal_scrolling_on_a_phone(browser: "Browser", filled: Dashboard) -> None:
     small = {"width": 360, "height": 740}
     with View(browser, filled.url, viewport=small, has_touch=True, is_mobile=True) as view:
         view.sign_in("secret")
@@ -80,7 +80,7 @@ def test_a_telephone_needs_no_sideways_scrolling(browser: "Browser", filled: Das
             assert width <= small["width"], f"{address} is {width} pixels wide"
 
 
-def test_the_theme_that_was_chosen_is_kept(browser: "Browser", filled: Dashboard) -> None:
+def test_the_chosen_theme_is_stored(browser: "Browser", filled: Dashboard) -> None:
     with View(browser, filled.url, color_scheme="light") as view:
         view.sign_in("secret")
         page = view.page

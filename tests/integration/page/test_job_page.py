@@ -1,4 +1,4 @@
-"""A job's page in a browser, over a job that a test plays."""
+"""A job's page in a browser, over a simulated job."""
 
 import re
 from typing import TYPE_CHECKING
@@ -24,14 +24,14 @@ def ref(site: MemorySite) -> JobRef:
 
 
 def steps(page: "Page", panel: str = "kl", trace: int = 1) -> list[int]:
-    """The steps that a panel's curve shows."""
+    """Return the steps that a panel's curve shows."""
     script = "([id, trace]) => document.querySelector(`#figure-${id} .plot`)?.data?.[trace]?.customdata ?? []"
     held: list[int] = page.evaluate(script, [panel, trace])
     return held
 
 
 def until_steps(page: "Page", wanted: list[int], panel: str = "kl") -> None:
-    """Wait until the curve shows just these steps."""
+    """Wait until the curve shows exactly these steps."""
     script = """([id, wanted]) => JSON.stringify(
         document.querySelector(`#figure-${id} .plot`)?.data?.[1]?.customdata) === JSON.stringify(wanted)"""
     page.wait_for_function(script, arg=[panel, wanted])
@@ -42,7 +42,7 @@ def shown_range(page: "Page", panel: str) -> list[float]:
     return held
 
 
-def test_curves_appear_grow_and_forget_what_was_rolled_back(
+def test_curves_grow_and_drop_rolled_back_steps(
     site: MemorySite, ref: JobRef, view: View
 ) -> None:
     page = view.open(_ADDRESS)
@@ -62,7 +62,7 @@ def test_curves_appear_grow_and_forget_what_was_rolled_back(
     expect(page.locator("#figure-kl tbody tr").first).to_have_text("409")
 
 
-def test_zoom_smoothing_and_axis_are_shared_and_another_job_is_laid_over(
+def test_shared_zoom_smoothing_axis_and_overlay(
     site: MemorySite, ref: JobRef, view: View
 ) -> None:
     done(running_job(site, "other", 60, seed=3))
@@ -92,7 +92,7 @@ def test_zoom_smoothing_and_axis_are_shared_and_another_job_is_laid_over(
     page.wait_for_function("() => document.querySelector('#figure-kl .plot')?.data?.length === 3")
 
 
-def test_from_a_curve_to_a_step_to_a_sample_to_a_token(site: MemorySite, ref: JobRef, view: View) -> None:
+def test_navigation_from_curve_to_step_to_sample_to_token(site: MemorySite, ref: JobRef, view: View) -> None:
     page = view.open(_ADDRESS)
     until_steps(page, list(range(1, 41)))
     box = page.locator("#figure-reward .plot").bounding_box()
@@ -126,7 +126,7 @@ def test_from_a_curve_to_a_step_to_a_sample_to_a_token(site: MemorySite, ref: Jo
     expect(page.get_by_role("heading", name="Samples of step 35")).to_be_visible()
 
 
-def test_new_samples_come_while_nobody_reads_an_old_one(site: MemorySite, ref: JobRef, view: View) -> None:
+def test_new_samples_replace_unread_ones(site: MemorySite, ref: JobRef, view: View) -> None:
     page = view.open(f"{_ADDRESS}?tab=samples")
     expect(page.get_by_role("heading", name="Samples of step 40")).to_be_visible()
     site.sample(ref, sample(41, 0))
@@ -154,7 +154,7 @@ def test_suspend_resume_scale_and_delete(site: MemorySite, ref: JobRef, view: Vi
     expect(page.locator("main").get_by_text("there is no job llama")).to_be_visible()
 
 
-def test_a_cut_connection_is_resumed_without_loss_in_two_tabs(
+def test_a_lost_connection_resumes_without_loss_in_two_tabs(
     site: MemorySite, ref: JobRef, dashboard: Dashboard, view: View
 ) -> None:
     first, second = view.open(_ADDRESS), view.tab()
@@ -222,7 +222,7 @@ def test_roles_logs_spec_and_events(site: MemorySite, ref: JobRef, view: View) -
     expect(page.get_by_role("row").nth(1)).to_contain_text("rollout-1 ended with 137")
 
 
-def test_thousands_of_steps_are_drawn_in_a_bounded_number_of_points(
+def test_thousands_of_steps_are_downsampled(
     site: MemorySite, ref: JobRef, view: View
 ) -> None:
     for step in range(_STEPS + 1, 5001):

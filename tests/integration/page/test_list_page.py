@@ -1,4 +1,4 @@
-"""The list of jobs in a browser."""
+"""The job list in a browser."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def names(page: "Page") -> Any:
     return page.locator("table.jobs tbody th a")
 
 
-def test_filters_search_order_and_pages_are_the_servers_and_in_the_address(
+def test_filters_order_and_pages_are_in_the_url(
     site: MemorySite, view: View
 ) -> None:
     done(_create(site, 120))
@@ -63,7 +63,7 @@ def test_filters_search_order_and_pages_are_the_servers_and_in_the_address(
     expect(names(page)).to_have_text([f"job-07{digit}" for digit in range(10)])
 
 
-def test_keys_search_move_and_open(site: MemorySite, view: View) -> None:
+def test_keyboard_search_and_navigation(site: MemorySite, view: View) -> None:
     done(_create(site, 6))
     page = view.open("#/?sort=name")
     expect(names(page)).to_have_count(6)
@@ -81,7 +81,7 @@ def test_keys_search_move_and_open(site: MemorySite, view: View) -> None:
     expect(names(page)).to_have_count(6)
 
 
-def test_the_list_is_live(site: MemorySite, view: View) -> None:
+def test_live_updates(site: MemorySite, view: View) -> None:
     done(_create(site, 3))
     page = view.open("#/?sort=name")
     expect(page.locator(".live")).to_have_text("live")
@@ -96,7 +96,7 @@ def test_the_list_is_live(site: MemorySite, view: View) -> None:
     expect(names(page)).to_have_text(["job-001", "job-002", "late-comer"])
 
 
-def test_who_is_not_known_is_asked_for_a_token(
+def test_the_sign_in_form(
     site: MemorySite, dashboard: Dashboard, browser: "Browser"
 ) -> None:
     done(_create(site, 2))
@@ -113,7 +113,7 @@ def test_who_is_not_known_is_asked_for_a_token(
         assert page.evaluate("document.cookie") == ""
 
 
-def test_it_says_why_there_is_nothing(site: MemorySite, view: View) -> None:
+def test_empty_and_failed_lists_are_explained(site: MemorySite, view: View) -> None:
     page = view.open("#/")
     expect(page.get_by_text("There are no jobs yet.")).to_be_visible()
     view.open("#/?phase=Failed")
@@ -129,7 +129,7 @@ def test_it_says_why_there_is_nothing(site: MemorySite, view: View) -> None:
     expect(names(page)).to_have_count(1)
 
 
-def test_a_job_is_handed_in_unless_everything_is_read_only(
+def test_submitting_a_job_and_read_only(
     access: RuledAccess, site: MemorySite, view: View
 ) -> None:
     page = view.open("#/")

@@ -1,4 +1,4 @@
-"""The page over a job that really runs on this machine: what a person sees and does in its life."""
+"""The page over a job that really runs on this machine."""
 
 import os
 import re
@@ -26,7 +26,7 @@ _RLOO = {"rloo": {"promptsPerStep": 4, "samplesPerPrompt": 2}}
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Iterator[Path]:
-    """With one job that runs until it is told otherwise."""
+    """Serve one job that runs until it is stopped."""
     job = online_job(tmp_path, "letters", _RLOO, maxSteps=5000)
     reward = PACED_LETTER_A.format(file=str(set_pace(tmp_path, 0.3)))
     job["spec"]["rewards"] = [write_reward(tmp_path, reward)]
@@ -49,26 +49,26 @@ def dashboard(runs: Path) -> Iterator[Dashboard]:
 
 
 def drawn(page: "Page") -> list[int]:
-    """The steps of the reward's curve."""
+    """Return the steps of the reward curve."""
     script = "() => document.querySelector('#figure-reward .plot')?.data?.[1]?.customdata ?? []"
     steps: list[int] = page.evaluate(script)
     return steps
 
 
 def until(page: "Page", step: int) -> list[int]:
-    """Wait until the curve has come to this step; all its steps."""
+    """Wait until the curve has reached this step; return all its steps."""
     script = "(step) => document.querySelector('#figure-reward .plot')?.data?.[1]?.customdata?.at(-1) >= step"
     page.wait_for_function(script, arg=step, timeout=150_000)
     return drawn(page)
 
 
 def whole(steps: list[int]) -> bool:
-    """None lost, none twice."""
+    """Verify that no step is missing or repeated."""
     return steps == list(range(1, len(steps) + 1))
 
 
 @pytest.mark.timeout(400)
-def test_its_life_is_seen_and_steered(browser: "Browser", dashboard: Dashboard) -> None:
+def test_follow_suspend_resume_and_delete(browser: "Browser", dashboard: Dashboard) -> None:
     with View(browser, dashboard.url) as view:
         view.sign_in("secret")
         page = view.page
@@ -120,4 +120,4 @@ def test_its_life_is_seen_and_steered(browser: "Browser", dashboard: Dashboard) 
         page.get_by_role("button", name="Delete").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         expect(page.get_by_role("heading", name="Jobs")).to_be_visible(timeout=90_000)
-        expect(other.locator("main").get_by_text("somebody has deleted it")).to_be_visible()
+        expect(other.locator("main").get_by_text("has been deleted")).to_be_visible()

@@ -1,4 +1,4 @@
-"""The page's pure modules, where they run: in the browser."""
+"""The page's pure modules, run in the browser."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def view(browser: "Browser") -> Iterator[View]:
-    """One for all: these tests change nothing."""
+    """Share one view: these tests change nothing."""
     with Dashboard(RuledAccess(MemorySite(), {})) as served, View(browser, served.url) as opened:
         opened.open("")
         yield opened
 
 
 def js(view: View, module: str, expression: str, argument: Any = None) -> Any:
-    """The value of an expression over the module `m` and the argument `a`."""
+    """Evaluate an expression over the module `m` and the argument `a`."""
     script = f"async (a) => {{ const m = await import('/static/js/{module}.js'); return ({expression}); }}"
     return view.page.evaluate(script, argument)
 
@@ -34,14 +34,14 @@ def entry(number: int, step: int, fence: int = 1, **values: float | None) -> dic
 ROWS = "(() => { const s = new m.StepSeries(); for (const part of a) s.add(part); return s.rows(); })()"
 
 
-def test_a_step_done_again_under_a_higher_fence_counts_and_voids_what_came_after(view: View) -> None:
+def test_a_step_repeated_under_a_higher_fence_invalidates_later_steps(view: View) -> None:
     first = [entry(1, 1, x=1.0), entry(2, 2, x=2.0), entry(3, 3, x=3.0), entry(4, 4, x=4.0)]
     again = [entry(5, 2, fence=2, x=20.0)]
     rows = js(view, "steps", ROWS, [first, again])
     assert [(row["step"], row["fence"], row["values"]["x"]) for row in rows] == [(1, 1, 1.0), (2, 2, 20.0)]
 
 
-def test_steps_are_the_same_whatever_the_order_and_however_often_entries_come(view: View) -> None:
+def test_steps_are_independent_of_order_and_repetition(view: View) -> None:
     entries = [entry(n, n, x=float(n)) for n in range(1, 6)] + [
         entry(6, 4, fence=2, x=40.0),
         entry(7, 5, fence=2, x=50.0),
@@ -52,24 +52,24 @@ def test_steps_are_the_same_whatever_the_order_and_however_often_entries_come(vi
     assert [row["values"]["x"] for row in told] == [1.0, 2.0, 3.0, 40.0, 50.0]
 
 
-def test_a_validation_told_apart_joins_its_step(view: View) -> None:
+def test_a_separate_validation_joins_its_step(view: View) -> None:
     rows = js(view, "steps", ROWS, [[entry(1, 1, x=1.0)], [entry(2, 1, **{"val/exact": 0.5})]])
     assert [row["values"] for row in rows] == [{"x": 1.0, "val/exact": 0.5}]
 
 
-def test_a_driver_that_goes_on_without_a_rollback_voids_nothing(view: View) -> None:
+def test_a_higher_fence_without_rollback_invalidates_nothing(view: View) -> None:
     entries = [entry(1, 1, x=1.0), entry(2, 2, x=2.0), entry(3, 3, fence=2, x=3.0)]
     assert [row["fence"] for row in js(view, "steps", ROWS, [entries])] == [1, 1, 2]
 
 
-def test_time_is_that_of_the_entries_or_the_steps_own_seconds(view: View) -> None:
+def test_the_time_axis(view: View) -> None:
     at = [{"entry": f"{1763740800000 + ms}-0", "values": {}} for ms in (0, 1_800_000, 3_600_000)]
     assert js(view, "steps", "m.positions(a, 'time')", at) == [0, 0.5, 1]
     offsets = [{"entry": f"{n * 100}-0", "values": {"seconds/step": 1800.0}} for n in range(3)]
     assert js(view, "steps", "m.positions(a, 'time')", offsets) == [0.5, 1, 1.5]
 
 
-def test_smoothing_is_a_weighted_mean_of_what_came(view: View) -> None:
+def test_smoothing_is_a_weighted_mean(view: View) -> None:
     # Weights 1, 1/2 and 1/4 from the newest one back, divided by their sum.
     smooth = js(view, "smoothing", "m.smooth(a, 0.5)", [4.0, 2.0, 8.0])
     assert smooth == [4.0, (2 + 4 / 2) / 1.5, (8 + 2 / 2 + 4 / 4) / 1.75]
@@ -86,7 +86,7 @@ def test_a_thinned_curve_keeps_its_spikes_and_ends(view: View) -> None:
     assert kept == sorted(kept)
 
 
-def test_the_scale_of_tokens_is_not_paled_by_one_outlier(view: View) -> None:
+def test_the_colour_scale_is_robust_to_an_outlier(view: View) -> None:
     values = [0.01 * n for n in range(1, 100)] + [1000.0]
     of = (
         "(() => { const s = m.scale(a, true); return [s.end, s.of(s.end), s.of(-s.end / 2), s.of(null)]; })()"
@@ -98,7 +98,7 @@ def test_the_scale_of_tokens_is_not_paled_by_one_outlier(view: View) -> None:
     assert none is None
 
 
-def test_an_address_says_all_that_a_page_shows(view: View) -> None:
+def test_the_url_round_trips_the_state(view: View) -> None:
     state = {
         "view": "job",
         "namespace": "team a",
@@ -116,7 +116,7 @@ def test_an_address_says_all_that_a_page_shows(view: View) -> None:
     assert js(view, "url_state", "m.parse('#/jobs/%E0%A4%A/x').name") == "x"
 
 
-def test_yaml_reads_back_as_what_it_was(view: View) -> None:
+def test_yaml_round_trips(view: View) -> None:
     import yaml
 
     document = {
@@ -133,7 +133,7 @@ def test_yaml_reads_back_as_what_it_was(view: View) -> None:
     assert yaml.safe_load(js(view, "yaml", "m.toYaml(a)", document)) == document
 
 
-def test_every_figure_has_one_panel_and_unknown_ones_too(view: View) -> None:
+def test_every_metric_has_one_panel(view: View) -> None:
     names = [
         "reward/mean",
         "reward/a/mean",
@@ -154,10 +154,10 @@ def test_every_figure_has_one_panel_and_unknown_ones_too(view: View) -> None:
     assert next(panel for panel in panels if panel["title"] == "new")["names"] == ["new/x", "new/y"]
 
 
-def test_a_curve_is_told_in_words(view: View) -> None:
+def test_a_curve_is_summarised(view: View) -> None:
     words = js(view, "summary", "m.summary('KL', [1, 2, 3], [0.1, 0.5, 0.25])")
     assert words == "KL: now 0.250 at step 3; 0.100 at step 1; lowest 0.100 (step 1), highest 0.500 (step 2)"
-    assert "no figures" in js(view, "summary", "m.summary('KL', [1], [null])")
+    assert "no values" in js(view, "summary", "m.summary('KL', [1], [null])")
 
 
 def test_numbers_times_and_sizes_are_short(view: View) -> None:
@@ -169,7 +169,7 @@ def test_numbers_times_and_sizes_are_short(view: View) -> None:
     assert js(view, "format", "a.map(m.bytes)", [12, 2048, 2.6e9]) == ["12 B", "2.0 KiB", "2.4 GiB"]
 
 
-def test_a_line_of_a_log_is_read_whatever_it_is(view: View) -> None:
+def test_parsing_of_log_lines(view: View) -> None:
     read = js(
         view,
         "log_line",
@@ -180,7 +180,7 @@ def test_a_line_of_a_log_is_read_whatever_it_is(view: View) -> None:
     assert [line["text"] for line in read[1:]] == ["[1]", "plain"]
 
 
-def test_the_time_left_is_the_mean_of_the_last_steps(view: View) -> None:
+def test_the_remaining_time_uses_the_last_steps(view: View) -> None:
     job = {"status": {"phase": "Running", "maxSteps": 100}}
     rows = [{"step": n, "values": {"seconds/step": 1000.0 if n < 20 else 3.0}} for n in range(1, 41)]
     told = js(view, "progress", "m.progress(a[0], a[1])", [job, rows])

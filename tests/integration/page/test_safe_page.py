@@ -1,4 +1,4 @@
-"""What a job says is shown as it is, and never run."""
+"""Data of a job is displayed verbatim and never executed."""
 
 import re
 
@@ -46,7 +46,7 @@ def test_markup_is_shown_and_never_run(site: MemorySite, view: View) -> None:
     assert page.locator("main img, main script").count() == 0
 
 
-def test_the_policy_of_the_page_refuses_scripts_in_the_document(view: View) -> None:
+def test_the_content_security_policy_blocks_inline_scripts(view: View) -> None:
     page = view.open("#/")
     page.evaluate(
         "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.ran = true\">')"

@@ -1,9 +1,9 @@
-"""The plan's bytes are within a tenth of what real backends and engines take on a CPU.
+"""Planned memory is within a tenth of the memory of real backends and engines on a CPU.
 
-Each case is a process of its own that does the work on a model of 32 million weights. Compared is the
-kernel's high-water mark, less what the same work on a tiny model left resident, with the plan less its
-process. Glibc is told to give every large block back at once: what its heap keeps of freed blocks is no part
-of a plan.
+Each case is a process of its own that works on a model of 32 million weights. The kernel's high-water
+mark, minus the resident memory after the same work on a tiny model, is compared with the plan minus its
+process. Glibc is configured to return every large block at once, since the plan does not include freed
+blocks on the heap.
 """
 
 import json
@@ -77,7 +77,7 @@ def _model(folder: Path, **sizes: Any) -> None:
 
 
 def measured(folder: Path, job: str, part: str, ranks: int) -> list[dict[str, int]]:
-    """By rank: bytes before and at most."""
+    """Return bytes before and at the peak, by rank."""
     words = [sys.executable, "-m", "support.measured_memory"]
     words += [str(folder / f"{job}.yaml"), part, str(folder / "tiny")]
     environment = os.environ | {

@@ -1,6 +1,6 @@
-"""Forks role processes for the tests of `run`, so that only this one pays for the imports.
+"""Forks role processes for the tests of `run_role`, so that only this process pays for the imports.
 
-Reads lines `start SCENARIO SETTINGS LOG`, answers the process id; `wait PID`, answers the exit code.
+Reads lines `start SCENARIO SETTINGS LOG` and answers the process id; `wait PID` and answers the exit code.
 """
 
 import asyncio

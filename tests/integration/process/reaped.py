@@ -1,4 +1,4 @@
-"""A container's first process, as far as that can be had without a container: orphans come to it.
+"""Simulates a container's init process: orphans are re-parented to it.
 
 python reaped.py SCENARIO
 """
@@ -40,7 +40,7 @@ def handles_the_signal() -> int:
 
 
 def leaves_an_orphan() -> int:
-    """A child's child outlives it and ends: 0 when it is waited for."""
+    """Leave an orphan that ends later; return 0 when it is reaped."""
     parent = os.getppid()
     orphan = int(subprocess.run([sys.executable, "-c", _ORPHAN], capture_output=True, check=True).stdout)
     deadline = time.monotonic() + 20

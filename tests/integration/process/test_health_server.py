@@ -1,4 +1,4 @@
-"""What a kubelet is told, over real sockets."""
+"""The health endpoints over real sockets."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ class Readiness:
 
 
 async def status(port: int, request: bytes) -> bytes:
-    """The first line of the answer; empty where the server hangs up without one."""
+    """Return the first line of the answer; empty when the server closes the connection without one."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
@@ -31,7 +31,7 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: 10.0.0.1:8081\r\nUser-Agent: kube-probe/1.35\r\n\r\n".encode()
 
 
-async def test_it_lives_while_it_answers_and_is_ready_when_it_says_so() -> None:
+async def test_liveness_and_readiness() -> None:
     state = Readiness()
     async with HealthServer("127.0.0.1:0", lambda: state.ready) as server:
         assert await status(server.port, get("/livez")) == b"HTTP/1.1 200 OK"
@@ -59,12 +59,12 @@ async def test_other_requests(request_line: bytes, answer: bytes) -> None:
         assert await status(server.port, request_line + b"\r\n\r\n") == answer
 
 
-async def test_a_request_without_an_end_is_cut_off() -> None:
+async def test_unterminated_request_is_closed() -> None:
     async with HealthServer("127.0.0.1:0", lambda: True) as server:
         assert await status(server.port, b"GET /livez HTTP/1.1\r\nX: " + b"x" * 100_000) == b""
 
 
-async def test_who_says_nothing_keeps_nobody_waiting() -> None:
+async def test_silent_client_does_not_block_others() -> None:
     async with HealthServer("127.0.0.1:0", lambda: True) as server:
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]
         assert await status(server.port, get("/livez")) == b"HTTP/1.1 200 OK"

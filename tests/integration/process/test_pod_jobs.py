@@ -1,5 +1,4 @@
-"""Whole jobs whose every process is started as a container starts it: through process.pod, from what is
-mounted."""
+"""Complete jobs whose processes start through the container entry point, from mounted files."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,8 +27,8 @@ SFT_RESULT = {"model": {"job": {"name": "sft"}}}
 
 
 class Cluster:
-    """Two jobs, the second of which begins with the first one's result, and the volume that their pods
-    share."""
+    """Two jobs, the second of which starts from the first one's result, and the volume that their pods share.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.sft = AlignmentJob.model_validate(sft_job(folder, "sft"))
@@ -46,14 +45,13 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.fixture
 async def fork_server(cluster: Cluster, tmp_path: Path) -> AsyncIterator[ForkServer]:
-    """So that the imports are paid for once."""
+    """Pay for the imports once."""
     async with ForkServer(modules([cluster.sft, cluster.ppo]), tmp_path / "fork-server.log") as running:
         yield running
 
 
 async def test_jobs_in_containers(cluster: Cluster, fork_server: ForkServer) -> None:
-    """Each container has a memory file system of its own: weights are streamed, from the name by which the
-    others know the trainer."""
+    """Each container has its own memory file system: weights are streamed, from the trainer's host name."""
     sft_run, ppo_run = cluster.volume / "sft-0a1b2c3d", cluster.volume / "ppo-4e5f6a7b"
     async with JobPods(fork_server, cluster.folder / "sft", cluster.sft, sft_run) as pods:
         assert await pods.prepare() == Exit.DONE

@@ -1,4 +1,4 @@
-"""Real role processes: how they start, stop and end, and what they leave behind."""
+"""Real role processes: start, stop, exit codes and logs."""
 
 import asyncio
 import contextlib
@@ -104,7 +104,7 @@ class RoleProcess:
         return [json.loads(line) for line in self._log.read_text().splitlines()]
 
     def event(self, message: str) -> dict[str, Any]:
-        """The event with this message, once it is there."""
+        """Wait for the event with this message and return it."""
         for _ in range(1500):
             # The last line may be half written.
             text = self._log.read_text()
@@ -147,7 +147,7 @@ def process(host: Host, tmp_path: Path) -> Iterator[RoleProcess]:
         made.close()
 
 
-def test_work_that_is_done(process: RoleProcess) -> None:
+def test_finished_work(process: RoleProcess) -> None:
     process.start("ends")
     assert process.wait() == Exit.DONE
     started, *_ = process.events()
@@ -159,16 +159,16 @@ def test_work_that_is_done(process: RoleProcess) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_stop_in_good_order(process: RoleProcess, number: signal.Signals) -> None:
+def test_graceful_stop(process: RoleProcess, number: signal.Signals) -> None:
     process.start("waits")
     process.event("waiting")
     process.signal(number)
     assert process.wait() == Exit.STOPPED
-    assert process.event("told to stop")["message"] == f"told to stop by {number.name}"
+    assert process.event("stopping on")["message"] == f"stopping on {number.name}"
     assert process.event("ended")["code"] == 143
 
 
-def test_a_permanent_failure_is_written_down(process: RoleProcess) -> None:
+def test_permanent_failure_writes_the_termination_message(process: RoleProcess) -> None:
     process.start("fails_for_good")
     assert process.wait() == Exit.PERMANENT
     assert process.settings.termination.read_text() == "the data has no column answer"
@@ -176,7 +176,7 @@ def test_a_permanent_failure_is_written_down(process: RoleProcess) -> None:
     assert event["level"] == "error" and "exception" not in event
 
 
-def test_a_crash_leaves_its_traceback(process: RoleProcess) -> None:
+def test_crash_logs_its_traceback(process: RoleProcess) -> None:
     process.start("crashes")
     assert process.wait() == CRASHED
     event = process.event("crashed")
@@ -184,10 +184,10 @@ def test_a_crash_leaves_its_traceback(process: RoleProcess) -> None:
     assert not process.settings.termination.exists()
 
 
-def test_a_crash_does_not_wait_for_what_computes(process: RoleProcess) -> None:
+def test_crash_does_not_wait_for_a_computation(process: RoleProcess) -> None:
     process.start("crashes_while_computing", grace=3600)
     assert process.wait() == CRASHED
-    assert process.event("left a computation behind")["computation"] == "sleep"
+    assert process.event("exited during a computation")["computation"] == "sleep"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_crash_does_not_wait_for_what_computes(process: RoleProcess) -> None:
         ("stands_still", ""),
     ],
 )
-def test_the_grace_period_ends_it(process: RoleProcess, scenario: str, waited_for: str) -> None:
+def test_grace_period_ends_the_process(process: RoleProcess, scenario: str, waited_for: str) -> None:
     process.start(scenario, grace=0.5)
     process.event("waiting")
     process.signal(signal.SIGTERM)
@@ -217,7 +217,7 @@ def test_a_second_signal_ends_at_once(process: RoleProcess) -> None:
     assert process.wait() == Exit.STOPPED
 
 
-async def test_it_serves_and_says_that_it_is_ready(process: RoleProcess, unused_tcp_port: int) -> None:
+async def test_serving_process_reports_ready(process: RoleProcess, unused_tcp_port: int) -> None:
     address = f"127.0.0.1:{unused_tcp_port}"
     process.start("serves", listen=address)
     driver = write_tls(
@@ -234,19 +234,19 @@ async def test_it_serves_and_says_that_it_is_ready(process: RoleProcess, unused_
     assert await asyncio.to_thread(process.wait) == Exit.STOPPED
 
 
-def test_it_lives_and_is_not_ready_before_it_serves(process: RoleProcess, unused_tcp_port: int) -> None:
+def test_process_is_live_but_not_ready_before_it_serves(process: RoleProcess, unused_tcp_port: int) -> None:
     process.start("waits", health=f"127.0.0.1:{unused_tcp_port}")
     process.event("waiting")
     assert (probe(unused_tcp_port, "/livez"), probe(unused_tcp_port, "/readyz")) == (200, 503)
 
 
-def test_it_is_ready_when_it_serves(process: RoleProcess, unused_tcp_port: int) -> None:
+def test_process_is_ready_when_it_serves(process: RoleProcess, unused_tcp_port: int) -> None:
     process.start("serves", listen="127.0.0.1:0", health=f"127.0.0.1:{unused_tcp_port}")
     process.event("waiting")
     assert (probe(unused_tcp_port, "/livez"), probe(unused_tcp_port, "/readyz")) == (200, 200)
 
 
-def test_it_does_not_live_when_its_loop_stands_still(process: RoleProcess, unused_tcp_port: int) -> None:
+def test_blocked_event_loop_is_not_live(process: RoleProcess, unused_tcp_port: int) -> None:
     process.start("stands_still", health=f"127.0.0.1:{unused_tcp_port}")
     process.event("waiting")
     with pytest.raises(TimeoutError):
@@ -254,7 +254,7 @@ def test_it_does_not_live_when_its_loop_stands_still(process: RoleProcess, unuse
 
 
 def probe(port: int, path: str, timeout: float = 20.0) -> int:
-    """The status that a kubelet would get."""
+    """Return the status that a kubelet would get."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         connection.request("GET", path)
@@ -277,7 +277,7 @@ def test_a_port_in_use(process: RoleProcess, field: str) -> None:
     assert "exception" not in event
 
 
-def test_settings_that_cannot_be_read(host: Host, tmp_path: Path) -> None:
+def test_unreadable_settings(host: Host, tmp_path: Path) -> None:
     log = tmp_path / "log"
     (tmp_path / "settings.json").write_text('{"name": "trainer-0", "role": "teacher"}')
     for settings, said in (("settings.json", "role"), ("missing.json", "No such file")):

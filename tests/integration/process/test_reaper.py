@@ -1,5 +1,4 @@
-"""The first process of a container: its child's end is its own, signals reach the child, orphans are waited
-for."""
+"""The init process of a container: returns its child's exit code, forwards signals, reaps orphans."""
 
 import contextlib
 import os
@@ -39,12 +38,12 @@ def start() -> Iterator[Start]:
 
 
 @pytest.mark.parametrize(("scenario", "code"), [("fails", 78), ("is_killed", 137)])
-def test_the_childs_end_is_its_own(start: Start, scenario: str, code: int) -> None:
+def test_exit_code_of_the_child_is_returned(start: Start, scenario: str, code: int) -> None:
     assert start(scenario).wait(30) == code
 
 
 @pytest.mark.parametrize(("scenario", "code"), [("waits", 143), ("handles_the_signal", 7)])
-def test_signals_reach_the_child(start: Start, scenario: str, code: int) -> None:
+def test_signals_are_forwarded(start: Start, scenario: str, code: int) -> None:
     process = start(scenario)
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
@@ -52,5 +51,5 @@ def test_signals_reach_the_child(start: Start, scenario: str, code: int) -> None
     assert process.wait(30) == code
 
 
-def test_orphans_are_waited_for(start: Start) -> None:
+def test_orphans_are_reaped(start: Start) -> None:
     assert start("leaves_an_orphan").wait(30) == 0

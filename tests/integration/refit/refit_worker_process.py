@@ -1,4 +1,4 @@
-"""A worker of its own process: `python refit_worker_process.py SETTINGS.json`. Runs until it is killed."""
+"""A rollout worker process: `python refit_worker_process.py SETTINGS.json`. Runs until it is killed."""
 
 import asyncio
 import json

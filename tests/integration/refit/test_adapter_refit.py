@@ -1,4 +1,4 @@
-"""An adapter over the wire, from the real trainer to engines that join early, late and again: few bytes."""
+"""Adapter refits over the network, from the real trainer to engines that join early, late and again."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -107,10 +107,10 @@ class Site:
 
 
 @pytest.mark.parametrize("dora", [False, True])
-async def test_the_adapter_alone_travels_and_everybody_computes_what_the_trainer_does(
+async def test_only_the_adapter_is_transferred_and_all_engines_agree(
     dora: bool, tmp_path: Path
 ) -> None:
-    """A worker from the beginning, one that joins late, and one that fails once and recovers, agree."""
+    """An early worker, a late one, and one that fails once and recovers, agree with the trainer."""
     site = Site(tmp_path, Lora(rank=2, alpha=8, dora=dora))
     probe = list(range(3, 15))
     async with AsyncExitStack() as stack:

@@ -1,5 +1,6 @@
-"""The collective transport over gloo, between processes: all take part, one comes late, one ends in the
-middle."""
+"""The collective transport over gloo, between processes: all take part, one joins late, one dies in the
+middle.
+"""
 
 import signal
 from pathlib import Path
@@ -16,7 +17,7 @@ SIZE = 48 << 20
 
 
 def taken(line: WeightsLine, version: int, receivers: list[Receiver]) -> list[str]:
-    """By which transports a version came, once all have it right."""
+    """Return the transports by which a version arrived, once all receivers have it."""
     announcement, digest = line.publish(version)
     for receiver in receivers:
         receiver.take(announcement)
@@ -25,7 +26,7 @@ def taken(line: WeightsLine, version: int, receivers: list[Receiver]) -> list[st
     return [answer[1] for answer in answers]
 
 
-def test_all_take_part_and_whoever_comes_late_streams_once(tmp_path: Path) -> None:
+def test_all_take_part_and_a_late_receiver_streams_once(tmp_path: Path) -> None:
     with weights_line(tmp_path, SIZE, transport=Transport.COLLECTIVE, expected=3) as line:
         receivers = line.receivers(3)
         for version in range(2):
@@ -45,7 +46,7 @@ def test_all_take_part_and_whoever_comes_late_streams_once(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
-def test_when_one_ends_in_the_middle_the_others_stream_and_then_go_on_together(
+def test_others_stream_after_a_member_dies_and_broadcast_again(
     tmp_path: Path, end: signal.Signals
 ) -> None:
     with weights_line(tmp_path, SIZE, transport=Transport.COLLECTIVE, expected=3, timeout=12.0) as line:

@@ -1,4 +1,4 @@
-"""The real trainer and engine: after every refit both say the same of the same tokens, by both transports."""
+"""The real trainer and engine compute the same log-probabilities after every refit, by both transports."""
 
 # mypy: disable-error-code="no-untyped-call"
 import asyncio
@@ -46,7 +46,7 @@ STEPS = 10
 
 
 def make_model(folder: Path, tied: bool) -> None:
-    """A Llama of two layers with a tokenizer of a character a token."""
+    """A Llama of two layers with a tokenizer of one character a token."""
     vocabulary = {chr(48 + token): token for token in range(TOKENS - 1)} | {"<eos>": TOKENS - 1}
     raw = Tokenizer(models.WordLevel(vocabulary, unk_token="0"))
     raw.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -72,7 +72,7 @@ def make_model(folder: Path, tied: bool) -> None:
 
 @asynccontextmanager
 async def generating(engine: TorchEngine) -> AsyncGenerator[SteppedGenerator]:
-    """A generator on the one thread that may call the engine."""
+    """A generator on the only thread that may call the engine."""
     with ThreadPoolExecutor(1) as thread:
 
         def compute(call: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:

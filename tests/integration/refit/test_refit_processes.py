@@ -1,4 +1,4 @@
-"""The protocol between processes: JetStream, mutual TLS, both transports, a kill, a late joiner."""
+"""The refit protocol between processes: JetStream, mutual TLS, both transports, a kill, a late joiner."""
 
 import asyncio
 import functools
@@ -40,7 +40,7 @@ Test = Callable[["Stage"], Coroutine[Any, Any, None]]
 
 
 class Sender(sender_pb2_grpc.WeightsSenderServicer):
-    """Serves snapshots. `harm` changes a chunk on its way out."""
+    """Serves snapshots. `harm` may alter each chunk."""
 
     def __init__(self, publisher: WeightsPublisher) -> None:
         self._publisher = publisher
@@ -53,7 +53,7 @@ class Sender(sender_pb2_grpc.WeightsSenderServicer):
 
 
 class Stage:
-    """A NATS server, a trainer's sending half in this process, and worker processes."""
+    """A NATS server, the trainer's sending side in this process, and worker processes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -81,7 +81,7 @@ class Stage:
         self._stack.push_async_callback(self.bus.close)
 
     def worker(self, name: str, elsewhere: bool = False) -> None:
-        """Start a worker process; one elsewhere has a shared memory of its own."""
+        """Start a worker process; one on another machine has a shared memory of its own."""
         shared = self._folder / f"shared-{name}" if elsewhere else self.shared
         shared.mkdir(exist_ok=True)
         settings = self._folder / f"{name}.json"
@@ -155,7 +155,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 def within(seconds: float) -> Callable[[Test], Test]:
-    """A test that waits too long fails in time for its processes to be ended."""
+    """Limit a test's duration, so that its processes can be ended."""
 
     def decorate(test: Test) -> Test:
         @functools.wraps(test)
@@ -169,7 +169,7 @@ def within(seconds: float) -> Callable[[Test], Test]:
 
 
 @within(100)
-async def test_versions_reach_processes_near_and_far_through_a_kill_and_a_late_joiner(stage: Stage) -> None:
+async def test_versions_reach_local_and_remote_processes_through_a_kill_and_a_late_joiner(stage: Stage) -> None:
     await stage.open(Transport.AUTO)
     stage.worker("near")
     stage.worker("far", elsewhere=True)
@@ -205,7 +205,7 @@ async def test_versions_reach_processes_near_and_far_through_a_kill_and_a_late_j
 
 
 @within(100)
-async def test_a_corrupt_stream_is_refused_mended_by_a_full_one_and_else_fails(stage: Stage) -> None:
+async def test_corrupt_stream_is_refused_then_repaired_and_else_fails(stage: Stage) -> None:
     await stage.open(Transport.STREAM)
     stage.worker("worker")
 

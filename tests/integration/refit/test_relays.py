@@ -1,5 +1,4 @@
-"""Receivers that hand on, in processes of their own: what the sender streams, and what becomes of those whose
-source dies."""
+"""Relays in separate processes: bytes sent by the sender, and receivers whose source dies."""
 
 import signal
 from pathlib import Path
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.timeout(150)
 SIZE = 24 << 20
 
 
-def test_eight_receivers_cost_the_sender_two(tmp_path: Path) -> None:
+def test_eight_receivers_cost_the_sender_two_streams(tmp_path: Path) -> None:
     with weights_line(tmp_path, SIZE, fan_out=2) as line:
         receivers = line.receivers(8)
         for version in range(3):
@@ -44,10 +43,10 @@ def test_eight_receivers_cost_the_sender_two(tmp_path: Path) -> None:
         (3, 1, 0),
     ],
 )
-def test_changes_are_handed_on_as_changes_and_a_newcomer_gets_it_all(
+def test_deltas_are_relayed_and_a_newcomer_gets_the_full_weights(
     tmp_path: Path, place: int, changes_sent: int, weights_sent: int
 ) -> None:
-    """place: of the newcomer, in the order in which they ask."""
+    """place: of the newcomer, in the order of the requests."""
     with weights_line(tmp_path, SIZE, fan_out=1, encoding=Encoding.DELTA) as line:
         old = line.receivers(3)
         announcement, digest = line.publish(0)
@@ -70,7 +69,7 @@ def test_changes_are_handed_on_as_changes_and_a_newcomer_gets_it_all(
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
-def test_one_that_hands_on_and_ends_in_the_middle_costs_nobody_the_version(
+def test_relay_that_dies_costs_no_receiver_the_version(
     tmp_path: Path, end: signal.Signals
 ) -> None:
     with weights_line(tmp_path, SIZE, fan_out=1, timeout=16.0) as line:

@@ -1,5 +1,4 @@
-"""Two FSDP2 ranks in two processes, each with a server of its own, publish; receivers put the whole
-together."""
+"""Two FSDP2 ranks in two processes publish, each with its own server; receivers assemble the full tensors."""
 
 # mypy: disable-error-code="no-untyped-call"
 import asyncio
@@ -59,7 +58,7 @@ SPEC = Trainer(
 
 
 class Rank:
-    """One rank of the trainer: its backend, its publisher, and the commands that it follows."""
+    """One rank of the trainer: its backend, its publisher, and the commands that it executes."""
 
     def __init__(self, rank: int, model: Path, shared: Path, address: str) -> None:
         self.publisher = WeightsPublisher(shared, address, Transport.AUTO, rank=rank, encoding=Encoding.DELTA)
@@ -86,7 +85,7 @@ class Rank:
         }
 
     def _gathered(self, path: bytes) -> bytes:
-        """What one rank would publish, as a file."""
+        """Write the full weights, as a single rank would publish them, to a file."""
         weights = dict(self._core.backend.snapshot())
         if self._rank == 0:
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path.decode())
@@ -94,7 +93,7 @@ class Rank:
 
 
 def follow(model: Path, shared: Path, address: str, rendezvous: str, tls: TlsFiles) -> None:
-    """Rank 1, until it is killed or told to end: the group on this thread, its server on another."""
+    """Run rank 1 until it is killed or told to end: the group on this thread, its server on another."""
     torch.set_num_threads(1)
     rank = Rank(1, model, shared, address)
 
@@ -128,7 +127,7 @@ class Site:
         await self.tell("TrainStep", request.SerializeToString())
 
     async def publish(self, version: int) -> tuple[refit_pb2.WeightsAnnouncement, dict[str, Tensor]]:
-        """The announcement, and the weights as they are when they are gathered."""
+        """Return the announcement and the gathered weights."""
         request = refit_pb2.PublishWeightsRequest(fence=1, version=version)
         answer = await self.tell("PublishWeights", request.SerializeToString())
         path = self.folder / f"gathered-{version}"
@@ -187,7 +186,7 @@ async def taken(
 
 @contextmanager
 def full_disk(publisher: WeightsPublisher) -> Iterator[None]:
-    """Its next snapshot ends after one piece."""
+    """Make the next snapshot fail after one piece."""
     file = publisher._slots[publisher._next].file
     write = file.write
 
@@ -214,7 +213,7 @@ def same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
     return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
-async def test_two_ranks_publish_what_each_has(tmp_path: Path) -> None:
+async def test_two_ranks_publish_their_parts(tmp_path: Path) -> None:
     async with asyncio.timeout(210), opened(tmp_path) as (site, streams):
         await site.tell("Load", training_pb2.LoadRequest(fence=1).SerializeToString())
         near = site.receiver(streams, near=True)

@@ -1,5 +1,6 @@
-"""A peer that comes back at another address under the same name, as a pod does, is found again soon: over a
-name server of the test's own."""
+"""Reconnection to a peer that restarts at another address under the same name, as a pod does, with a test
+name server.
+"""
 
 import asyncio
 import socket
@@ -28,8 +29,10 @@ _ANSWER = 0x8400
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Answers every question for an IPv4 address with `address`, which nobody may keep; None: there is none.
-    Any other question has no answer. See RFC 1035, section 4."""
+    """Answers every query for an IPv4 address with `address` and no caching; None: the name does not exist.
+
+    Other queries get no records. See RFC 1035, section 4.
+    """
 
     def __init__(self) -> None:
         self.address: str | None = None
@@ -55,7 +58,7 @@ class NameServer(asyncio.DatagramProtocol):
 
 
 class Trainer(trainer_pb2_grpc.TrainerServicer):
-    """Says by its step which one it is."""
+    """Identifies itself by its step."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -74,7 +77,7 @@ async def names() -> AsyncIterator[NameServer]:
         transport.close()
 
 
-async def test_a_peer_that_comes_back_at_another_address_is_found(names: NameServer, tmp_path: Path) -> None:
+async def test_peer_is_reconnected_at_its_new_address(names: NameServer, tmp_path: Path) -> None:
     authority = Authority.create("moves", timedelta(hours=1))
     served = write_tls(tmp_path / "trainer", authority, Role.TRAINER, [NAME])
     driver = write_tls(tmp_path / "driver", authority, Role.DRIVER)
@@ -101,11 +104,10 @@ async def test_a_peer_that_comes_back_at_another_address_is_found(names: NameSer
             assert state.step == 2
 
 
-async def test_a_name_that_leads_nowhere_is_asked_for_again_and_again(
+async def test_unresolvable_name_is_resolved_again(
     names: NameServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gRPC waits longer after each answer that there is no address, up to two minutes: here 1, 1.6 and 2.6
-    seconds."""
+    """gRPC waits longer after each failed resolution, up to two minutes: here 1, 1.6 and 2.6 seconds."""
     monkeypatch.setattr(client, "_RENEW_SECONDS", 0.25)
     tls = write_tls(tmp_path, Authority.create("moves", timedelta(hours=1)), Role.DRIVER)
     target = f"dns://127.0.0.1:{names.port}/{NAME}:1"

@@ -1,4 +1,4 @@
-"""A real server and real callers over mutual TLS: who is let in, what failures become, what health says."""
+"""A real server and real clients over mutual TLS: authorization, exceptions, health."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Observed(list[tuple[str, str]]):
-    """Methods and codes of calls that have ended. A refusal may reach its caller before it is counted."""
+    """Methods and codes of finished calls. A refusal may reach its caller before it is counted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Observed(list[tuple[str, str]]):
         self._more.set()
 
     async def once(self, count: int) -> list[tuple[str, str]]:
-        """All of them, when there are so many."""
+        """Return the calls once there are this many."""
         async with asyncio.timeout(20.0):
             while len(self) < count:
                 self._more.clear()
@@ -45,7 +45,7 @@ class Observed(list[tuple[str, str]]):
 
 
 class Trainer(trainer_pb2_grpc.TrainerServicer):
-    """Fails as it is told to; `blocked` is set while a call hangs."""
+    """Fails as instructed; `blocked` is set while a call hangs."""
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
@@ -115,13 +115,13 @@ async def driver(server: Server, tls: Callable[[Role], TlsFiles]) -> AsyncIterat
         yield peer
 
 
-async def test_the_right_role_is_answered(driver: Peer, observed: Observed) -> None:
+async def test_allowed_role_is_answered(driver: Peer, observed: Observed) -> None:
     state = await driver.call("Describe", training_pb2.DescribeRequest(), timeout=20.0)
     assert (state.fence, state.step) == (3, 7)
     assert observed == [("Describe", "OK")]
 
 
-async def test_the_wrong_role_is_refused(
+async def test_other_role_is_refused(
     server: Server, tls: Callable[[Role], TlsFiles], observed: Observed
 ) -> None:
     async with Peer("trainer", server.address, tls(Role.REWARD), trainer_pb2_grpc.TrainerStub) as peer:
@@ -135,7 +135,7 @@ async def test_the_wrong_role_is_refused(
     assert await observed.once(2) == refused
 
 
-async def test_without_a_certificate_nobody_is_heard(
+async def test_client_without_a_certificate_is_refused(
     server: Server, tls: Callable[[Role], TlsFiles], observed: Observed
 ) -> None:
     trusting = grpc.ssl_channel_credentials(root_certificates=tls(Role.DRIVER).ca.read_bytes())
@@ -150,7 +150,7 @@ async def test_without_a_certificate_nobody_is_heard(
     assert observed == []
 
 
-async def test_another_job_is_not_heard(server: Server, tmp_path: Path, observed: Observed) -> None:
+async def test_client_of_another_job_is_refused(server: Server, tmp_path: Path, observed: Observed) -> None:
     stranger = write_tls(tmp_path / "x", Authority.create("rpc-test", timedelta(hours=1)), Role.DRIVER)
     ours = tmp_path / "ca.pem"
     for ca in (stranger.ca, ours):
@@ -188,7 +188,7 @@ async def test_a_call_without_a_deadline_is_refused(
     ],
     ids=lambda failure: type(failure).__name__,
 )
-async def test_failures_arrive_as_raised(driver: Peer, trainer: Trainer, failure: Exception) -> None:
+async def test_exceptions_arrive_as_raised(driver: Peer, trainer: Trainer, failure: Exception) -> None:
     trainer.failure = failure
     with pytest.raises(type(failure)) as caught:
         await driver.call("Describe", training_pb2.DescribeRequest(), timeout=20.0)
@@ -196,7 +196,7 @@ async def test_failures_arrive_as_raised(driver: Peer, trainer: Trainer, failure
     assert str(failure) in str(caught.value)
 
 
-async def test_a_failure_without_a_name_is_logged_with_its_trace(
+async def test_unlisted_exception_is_logged_with_its_traceback(
     driver: Peer, trainer: Trainer, observed: Observed, caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer.failure = ZeroDivisionError("division by zero")
@@ -206,7 +206,7 @@ async def test_a_failure_without_a_name_is_logged_with_its_trace(
     assert any(record.exc_info and record.levelname == "ERROR" for record in caplog.records)
 
 
-async def test_a_stream_ends_or_fails(
+async def test_stream_ends_or_fails(
     server: Server, tls: Callable[[Role], TlsFiles], trainer: Trainer, observed: Observed
 ) -> None:
     stub = sender_pb2_grpc.WeightsSenderStub
@@ -223,7 +223,7 @@ async def test_a_stream_ends_or_fails(
     assert await observed.once(2) == [("FetchWeights", "OK"), ("FetchWeights", "DATA_LOSS")]
 
 
-async def test_a_deadline_that_passes_says_who_did_not_do_what(driver: Peer, trainer: Trainer) -> None:
+async def test_timeout_names_the_peer_and_the_method(driver: Peer, trainer: Trainer) -> None:
     late = r"^trainer at 127\.0\.0\.1:\d+ did not answer TrainStep within 1 s$"
     with pytest.raises(Unreachable, match=late):
         await driver.call("TrainStep", training_pb2.TrainStepRequest(), timeout=1.0)
@@ -231,7 +231,7 @@ async def test_a_deadline_that_passes_says_who_did_not_do_what(driver: Peer, tra
     trainer.blocked.is_set()
 
 
-async def test_nobody_there_says_so(tls: Callable[[Role], TlsFiles], server: Server) -> None:
+async def test_unreachable_peer_is_reported(tls: Callable[[Role], TlsFiles], server: Server) -> None:
     address = server.address
     await server.__aexit__(None, None, None)
     async with Peer("trainer", address, tls(Role.DRIVER), trainer_pb2_grpc.TrainerStub) as peer:
@@ -259,7 +259,7 @@ async def test_health_starts_not_serving(server: Server, tls: Callable[[Role], T
         watch.cancel()
 
 
-async def test_a_loss_is_noticed(server: Server, driver: Peer) -> None:
+async def test_lost_peer_is_detected(server: Server, driver: Peer) -> None:
     await server.set_serving(True)
     watching = asyncio.create_task(driver.lost())
     await driver.ready(20.0)
@@ -284,7 +284,7 @@ async def test_reflection_lists_the_services(server: Server, tls: Callable[[Role
     }
 
 
-async def test_a_port_in_use_is_named(
+async def test_port_in_use_is_named(
     server: Server, tls: Callable[[Role], TlsFiles], trainer: Trainer
 ) -> None:
     with pytest.raises(PortInUse, match=f"cannot listen at {server.address}: end the process that has it"):

@@ -1,4 +1,4 @@
-"""Reward functions in their own process: what they print, raise, and what ends them."""
+"""Reward functions in their own process: output, errors and termination."""
 
 import asyncio
 import contextlib
@@ -78,7 +78,7 @@ async def test_large_requests_and_many_callers(make: Make) -> None:
     assert answers == sizes
 
 
-async def test_what_raises_is_not_permanent_and_the_next_call_goes_on(make: Make) -> None:
+async def test_raised_error_is_not_permanent_and_the_next_call_works(make: Make) -> None:
     source = "def reward(prompts, responses):\n    return [int(r) for r in responses]\n"
     async with make(source) as function:
         with pytest.raises(RewardRaised) as caught:
@@ -89,7 +89,7 @@ async def test_what_raises_is_not_permanent_and_the_next_call_goes_on(make: Make
         assert await function.score(["p"], ["7"], {}) == [7.0]
 
 
-async def test_a_crash_is_told_and_the_next_call_starts_afresh(make: Make) -> None:
+async def test_crash_is_reported_and_the_process_restarts(make: Make) -> None:
     source = """
 import os
 import select
@@ -108,7 +108,7 @@ def reward(prompts, responses):
         assert await function.score(["p"], ["fine"], {}) == [1.0]
 
 
-async def test_a_hang_is_ended_with_all_that_it_started(make: Make, tmp_path: Path) -> None:
+async def test_hanging_function_is_killed_with_its_descendants(make: Make, tmp_path: Path) -> None:
     source = f"""
 import pathlib, subprocess, sys, time, os
 def reward(prompts, responses):
@@ -137,7 +137,7 @@ async def test_a_wrong_length_is_permanent(make: Make) -> None:
             await function.score(["p"], ["r"], {})
 
 
-async def test_missing_functions_are_told_at_the_start(make: Make) -> None:
+async def test_missing_functions_are_reported_at_start(make: Make) -> None:
     with pytest.raises(RewardMissing, match=r"reward helpful: other of .*given.py.*it defines: reward"):
         await make("def reward(prompts, responses): return []", name="other").start()
     with pytest.raises(RewardMissing, match="no_such_package"):
@@ -163,7 +163,7 @@ def reward(prompts, responses):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a signal on the parent's death is Linux's")
 def test_the_process_dies_with_its_parent_even_in_a_loop(tmp_path: Path) -> None:
-    """A loop inside a C function: no other thread runs, so none can see that the input has ended."""
+    """In a loop inside a C function no other thread runs, so none can notice that the input has ended."""
     pipe = tmp_path / "pid"
     os.mkfifo(pipe)
     file = tmp_path / "loops.py"
@@ -180,15 +180,15 @@ def test_the_process_dies_with_its_parent_even_in_a_loop(tmp_path: Path) -> None
         f"spec = RewardFunction.model_validate({{'file': {{'path': {str(file)!r}}}}})\n"
         "asyncio.run(FunctionReward(spec, 300).score(['p'], ['r'], {}))\n"
     )
-    said = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    text = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     parent = subprocess.Popen([sys.executable, "-c", program])
     try:
-        assert select.select([said], [], [], 40)[0], "the function was not called"
-        child = int(os.read(said, 32))
+        assert select.select([text], [], [], 40)[0], "the function was not called"
+        child = int(os.read(text, 32))
     finally:
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-        os.close(said)
+        os.close(text)
     try:
         wait_until_gone(child)
     finally:

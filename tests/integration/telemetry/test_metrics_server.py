@@ -1,4 +1,4 @@
-"""The metrics endpoint: for certificates of the job, and no one else."""
+"""The metrics endpoint: only for certificates of the job."""
 
 import ssl
 import urllib.error
@@ -29,7 +29,7 @@ def authority() -> Authority:
     return Authority.create("metrics-test", timedelta(hours=1))
 
 
-def test_the_job_reads_and_others_do_not(tmp_path: Path, authority: Authority) -> None:
+def test_only_the_job_can_read(tmp_path: Path, authority: Authority) -> None:
     tls = write_tls(tmp_path, authority, Role.TRAINER)
     runner = write_tls(tmp_path, authority, Role.RUNNER)
     stranger = write_tls(tmp_path / "x", Authority.create("metrics-test", timedelta(hours=1)), Role.RUNNER)

@@ -1,4 +1,4 @@
-"""The read model against a real Redis with the job's own user; and with Redis away."""
+"""The read model with a real Redis and the job's own user, and with Redis unreachable."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(60, method="signal")
 
 
 class Redis:
-    """Started and killed at will."""
+    """A Redis server that tests start and kill."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.server = RedisServer(folder, port, "kubealign:default:sums:", "secret", "admin-secret")
@@ -57,13 +57,13 @@ async def redis(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[Redis]:
 
 
 async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until Redis shows it: it gives no event for that."""
+    """Poll until Redis shows the expected value, as it sends no event."""
     async with asyncio.timeout(30):
         while not await check():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-async def test_what_is_written_can_be_read(redis: Redis) -> None:
+async def test_written_values_can_be_read(redis: Redis) -> None:
     await redis.start()
     sample = {
         "prompt": "12+34=",
@@ -107,7 +107,7 @@ async def test_what_is_written_can_be_read(redis: Redis) -> None:
     assert model.dropped == 0
 
 
-async def test_samples_are_found_by_place_and_by_step(redis: Redis) -> None:
+async def test_samples_by_position_and_by_step(redis: Redis) -> None:
     await redis.start()
     async with ReadModel(redis.access) as model:
         # A driver that came to step 60, and one that went back to step 30.
@@ -140,7 +140,7 @@ async def test_samples_are_found_by_place_and_by_step(redis: Redis) -> None:
         assert await reader.of(redis.access.prefix).samples(count=4) == oldest
 
 
-async def test_long_samples_are_kept_in_smaller_number(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fewer_long_samples_are_kept(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "SAMPLES_BYTES", 64_000)
     await redis.start()
     async with ReadModel(redis.access) as model:
@@ -167,7 +167,7 @@ async def test_samples_are_capped_and_heartbeats_expire(redis: Redis) -> None:
         assert 0 < left <= 15
 
 
-async def test_a_redis_that_is_away_delays_nothing_and_comes_back(redis: Redis) -> None:
+async def test_unreachable_redis_delays_nothing(redis: Redis) -> None:
     async with ReadModel(redis.access) as model:
         model.metrics(1, 1, {"loss": 1.0})
         model.status(phase="Running", step=1)
@@ -193,8 +193,8 @@ async def test_a_redis_that_is_away_delays_nothing_and_comes_back(redis: Redis) 
     assert model.dropped == 0
 
 
-async def test_what_cannot_be_kept_is_counted(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is raised, the newest stay, the end does not wait."""
+async def test_dropped_entries_are_counted(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    """No exception is raised, the newest entries stay, the shutdown does not wait."""
     async with asyncio.timeout(20):
         async with ReadModel(redis.access) as model:
             for step in range(10_500):
@@ -214,10 +214,10 @@ async def test_a_wrong_password_is_only_logged(redis: Redis, caplog: pytest.LogC
             return bool(caplog.records)
 
         await eventually(logged)
-    assert "the read model is away" in caplog.records[0].message
+    assert "the read model is unreachable" in caplog.records[0].message
 
 
-async def test_a_process_beats(redis: Redis) -> None:
+async def test_process_sends_heartbeats(redis: Redis) -> None:
     await redis.start()
     async with ReadModel(redis.access) as model, reading.ReadModel(redis.access) as reader:
         heart = Heartbeat(model, "rollout-1", "rollout", period=0.05)

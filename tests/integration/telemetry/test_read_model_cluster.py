@@ -1,4 +1,4 @@
-"""The read model as a cluster has it: Redis behind a name, and behind TLS."""
+"""The read model in a cluster: Redis behind a host name, and behind TLS."""
 
 import asyncio
 import ssl
@@ -34,7 +34,7 @@ async def redis(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[RedisServ
 
 @asynccontextmanager
 async def tls_in_front(redis: RedisServer, folder: Path) -> AsyncIterator[RedisAccess]:
-    """The bundled server knows no TLS: something in front of it does, with a certificate for localhost."""
+    """Put a TLS proxy with a certificate for localhost in front of the bundled server, which has no TLS."""
     files = write_tls(
         folder / "tls", Authority.create("redis", timedelta(hours=1)), Role.RUNNER, ["localhost"]
     )
@@ -60,7 +60,7 @@ async def tls_in_front(redis: RedisServer, folder: Path) -> AsyncIterator[RedisA
 
 
 async def said(model: ReadModel, caplog: pytest.LogCaptureFixture) -> str:
-    """What it logs when it is told something that it cannot pass on."""
+    """Return the log output after a write that cannot be sent."""
     model.metrics(1, 1, {"loss": 1.0})
     async with asyncio.timeout(30):
         while not caplog.records:  # noqa: ASYNC110
@@ -76,7 +76,7 @@ async def test_over_tls(redis: RedisServer, tmp_path: Path) -> None:
             assert [entry.step for entry in await reader.metrics()] == [1]
 
 
-async def test_a_certificate_that_nobody_vouches_for(
+async def test_untrusted_certificate(
     redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with tls_in_front(redis, tmp_path) as access:
@@ -100,11 +100,11 @@ async def test_a_certificate_for_another_host(
             assert "not valid for '127.0.0.1'" in await said(model, caplog)
 
 
-async def test_a_name_that_nobody_knows_stops_nothing(
+async def test_unresolvable_name_stops_nothing(
     redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     access = redis.access.model_copy(update={"host": "redis.kubealign.invalid"})
     async with asyncio.timeout(20):
         async with ReadModel(access) as model:
-            assert "the read model is away" in await said(model, caplog)
+            assert "the read model is unreachable" in await said(model, caplog)
     assert model.dropped == 1

@@ -1,4 +1,4 @@
-"""Each tracker with its real library: what it wrote is read back, also after a restart and a rollback."""
+"""Each tracker with its real library: written data is read back, also after a restart and a rollback."""
 
 import json
 import os
@@ -18,7 +18,7 @@ DRIVERS = ((1, [1, 2, 3, 4]), (2, [3, 4, 5]))
 
 
 def track(folder: Path, tracker: dict[str, object]) -> Path:
-    """Both drivers' figures, by a tracker named `it`; its folder."""
+    """Write the metrics of two driver runs to a tracker named `it`; return its folder."""
     document = whole_job("sft") | {"metadata": {"name": "sums"}}
     document["spec"]["trackers"] = [{"name": "it", **tracker}]
     job = AlignmentJob.model_validate(document)
@@ -97,7 +97,7 @@ def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def history(file: Path) -> list[dict[str, float]]:
-    """The rows that an offline file holds."""
+    """Return the rows of an offline file."""
     from wandb.proto import wandb_internal_pb2
 
     rows = []
@@ -110,8 +110,11 @@ def history(file: Path) -> list[dict[str, float]]:
 
 
 def records(held: bytes) -> Iterator[bytes]:
-    """Of LevelDB's log format, in which the library writes, after seven bytes of its own: blocks of 32 KiB
-    with parts, each behind its checksum (4), length (2) and kind (1: whole, 2: first, 3: middle, 4: last)."""
+    """Read LevelDB's log format, in which the library writes, after seven bytes of its own.
+
+    Blocks of 32 KiB with parts, each after its checksum (4), length (2) and kind (1: full, 2: first, 3:
+    middle, 4: last).
+    """
     at, whole = 7, b""
     while at + 7 <= len(held):
         left = 32768 - at % 32768

@@ -1,4 +1,4 @@
-"""Rank 0 leads, in real processes over a real store."""
+"""Command groups in real processes over a real store."""
 
 import multiprocessing as mp
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def sum_of_ranks(payload: bytes) -> bytes:
-    """A collective: the payload's number added up over the ranks."""
+    """Run a collective: sum the payload's number over the ranks."""
     total = torch.tensor([float(payload)])
     dist.all_reduce(total)
     return str(total.item()).encode()
@@ -102,11 +102,11 @@ def heard(pipe: Connection) -> str:
     return said
 
 
-def test_all_ranks_run_what_rank_0_says(start: Start, rendezvous: str) -> None:
+def test_all_ranks_run_the_commands_of_rank_0(start: Start, rendezvous: str) -> None:
     pipes = [start(follower, rank, 3, rendezvous, 30.0)[1] for rank in (1, 2)]
     with CommandGroup(0, 3, rendezvous, 30) as group:
         assert group.run("Sum", b"2", HANDLERS) == b"6.0"
-        # Longer than one value of the store may be.
+        # Longer than the limit of one value in the store.
         assert group.run("Length", bytes(9 << 20), HANDLERS) == str(9 << 20).encode()
         assert group.run("Length", b"", HANDLERS) == b"0"
         with pytest.raises(ArithmeticError, match="no such luck"):
@@ -115,7 +115,7 @@ def test_all_ranks_run_what_rank_0_says(start: Start, rendezvous: str) -> None:
             group.run("Unknown", b"", HANDLERS)
         assert group.run("Sum", b"5", HANDLERS) == b"15.0"
         assert group._store is not None and group._store.num_keys() < 20
-        with pytest.raises(GroupLost, match="has a rank 2 already: a group starts again as a whole"):
+        with pytest.raises(GroupLost, match="has a rank 2 already: a group restarts as a whole"):
             meet(2, 3, rendezvous, 30)
     assert [heard(pipe) for pipe in pipes] == ["told to stop"] * 2
 
@@ -127,7 +127,7 @@ def test_an_error_on_another_rank_reaches_rank_0_and_breaks_the_group(start: Sta
             RankFailed, match="FailOnOne ended on rank 1 with OSError: disk full; on rank 0 with none"
         ):
             group.run("FailOnOne", b"", HANDLERS)
-        with pytest.raises(RankFailed, match="restarts whole: FailOnOne ended on rank 1"):
+        with pytest.raises(RankFailed, match="restarts as a whole: FailOnOne ended on rank 1"):
             group.run("Sum", b"1", HANDLERS)
     assert heard(pipe).startswith("lost: rank 0")
 
@@ -151,14 +151,14 @@ def test_followers_end_when_rank_0_is_gone(start: Start, rendezvous: str) -> Non
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_ranks_that_do_not_come_are_waited_for_with_a_deadline(
+def test_missing_ranks_are_waited_for_until_the_deadline(
     rank: int, start: Start, rendezvous: str
 ) -> None:
     _, pipe = start(follower, rank, 2, rendezvous, 1.0)
     assert heard(pipe).startswith(f"lost: the 2 ranks did not meet at {rendezvous} in 1 s")
 
 
-def test_ranks_meet_at_a_name(start: Start, rendezvous: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_meet_at_a_host_name(start: Start, rendezvous: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     named = rendezvous.replace("127.0.0.1", "localhost")
     _, pipe = start(follower, 1, 2, named, 30.0)
@@ -167,7 +167,7 @@ def test_ranks_meet_at_a_name(start: Start, rendezvous: str, monkeypatch: pytest
     assert heard(pipe) == "told to stop"
 
 
-def test_a_name_that_leads_nowhere_is_tried_until_the_deadline(start: Start) -> None:
+def test_an_unresolvable_name_is_retried_until_the_deadline(start: Start) -> None:
     _, pipe = start(follower, 1, 2, "trainer-0.sums-peers.invalid:29500", 1.0)
     said = heard(pipe)
     assert said.startswith("lost: the 2 ranks did not meet at trainer-0.sums-peers.invalid:29500 in 1 s")
@@ -180,7 +180,7 @@ def test_a_port_in_use_is_an_error_at_once(rendezvous: str) -> None:
         CommandGroup(0, 2, rendezvous, 30.0).__enter__()
 
 
-def test_one_rank_needs_nothing() -> None:
+def test_one_rank_needs_no_rendezvous() -> None:
     with CommandGroup(0, 1, None, 1.0) as group:
         assert group.run("Length", b"abc", HANDLERS) == b"3"
     with pytest.raises(ValueError, match="2 ranks need a rendezvous"):

@@ -1,5 +1,6 @@
-"""Two FSDP2 ranks compute what one computes: losses, gradients' norms, columns, weights, and after a restart
-the same."""
+"""Two FSDP2 ranks compute the same as one: losses, gradient norms, columns, weights, and the same after a
+restart.
+"""
 
 # mypy: disable-error-code="no-untyped-call"
 import json
@@ -68,7 +69,7 @@ def trainer(precision: Precision, checkpointing: bool, lora: Lora | None = None)
 
 
 def commands(folder: Path, rank: int, world_size: int, spec: Trainer) -> Handlers:
-    """What both ranks can be told, of one backend that Create makes."""
+    """Return the commands of both ranks, on the backend that the command Create makes."""
     made: list[TorchBackend] = []
     objective = MeanNegativeLogprob()
 
@@ -128,7 +129,7 @@ def follow(folder: Path, rendezvous: str, spec: str) -> None:
 
 
 def run_all(group: CommandGroup, handlers: Handlers, work: Path) -> dict[str, Any]:
-    """The whole story on a group of any size; what it gave."""
+    """Run all commands on a group of any size. Returns the results."""
     work.mkdir()
     (work / "shards").mkdir()
 
@@ -174,7 +175,7 @@ def folder(tmp_path: Path) -> Path:
     ],
     ids=["fp32", "bf16", "dora fp32", "lora bf16"],
 )
-def test_two_ranks_are_one(
+def test_two_ranks_match_one_rank(
     precision: Precision,
     checkpointing: bool,
     tolerance: float,
@@ -205,7 +206,7 @@ def test_two_ranks_are_one(
     if lora is None:
         assert one["steps"][0]["loss"] > one["steps"][5]["loss"] + 0.1
     else:
-        # What is switched off is not the model that was trained.
+        # The model with disabled adapters differs from the trained model.
         gap = (one["columns"]["base"] - one["columns"]["logprobs"]).abs().max()
         assert gap > 0.05, gap
     assert two["asked"] == pytest.approx(one["asked"], abs=tolerance)
@@ -213,13 +214,13 @@ def test_two_ranks_are_one(
     if precision is Precision.FLOAT32:
         for name, wanted in one["columns"].items():
             torch.testing.assert_close(two["columns"][name], wanted, atol=1e-4, rtol=1e-4, msg=name)
-        # What was exported loads, and computes what the two ranks computed.
+        # The exported folder loads, and computes what the two ranks computed.
         model = AutoModelForCausalLM.from_pretrained(tmp_path / "two" / "export").eval()
         tokens = batch_of(0).tokens[5:14].long()
         with torch.no_grad():
             logprobs = model(tokens[None]).logits[0].log_softmax(-1)[:-1].gather(-1, tokens[1:, None])[:, 0]
         torch.testing.assert_close(two["columns"]["logprobs"][6:14], logprobs, atol=1e-5, rtol=1e-5)
-    # Shards of two ranks are not those of one.
+    # One rank cannot load the shards of two.
     alone = TorchBackend.create(folder, Head.LANGUAGE_MODEL, trainer(Precision.FLOAT32, False, lora), STEPS)
     with pytest.raises(
         CorruptCheckpoint, match=r"shard-00000-of-00001\.json does not exist; the folder holds"

@@ -1,4 +1,4 @@
-"""The one contract of engines over a real Triton server, started once; then its death and its end."""
+"""The engine contract over a real Triton server, which starts once; then its death and its shutdown."""
 
 import asyncio
 import os
@@ -54,7 +54,7 @@ START_SECONDS = 180.0
 
 
 class Stage:
-    """A server of its own, a session with it, and what both need."""
+    """A server, a session with it, and their fixtures."""
 
     def __init__(self, root: Path, memory: Path) -> None:
         self.memory = memory
@@ -67,7 +67,7 @@ class Stage:
         self.running: asyncio.Task[None] | None = None
 
     async def leave(self) -> None:
-        """End what would start a server that has ended again, as a worker does before it ends its own."""
+        """Stop the task that would restart the server, as a worker does before it stops its own."""
         if self.running is not None:
             self.running.cancel()
             await asyncio.gather(self.running, return_exceptions=True)
@@ -97,8 +97,8 @@ class TestTritonEngine(EngineContract):
         return Subject(stage.generator, stage.folder)
 
 
-async def test_its_health_and_its_metrics_are_tritons(stage: Stage) -> None:
-    """All that was asked went through one model; the worker's metrics hold the server's."""
+async def test_health_and_metrics_come_from_triton(stage: Stage) -> None:
+    """All requests went through one model; the worker's metrics include the server's."""
     registry = CollectorRegistry()
     registry.register(TritonMetrics(lambda: stage.server.metrics))
     page = (await asyncio.to_thread(generate_latest, registry)).decode()
@@ -109,8 +109,8 @@ async def test_its_health_and_its_metrics_are_tritons(stage: Stage) -> None:
     assert generate_latest(registry) == b""
 
 
-async def test_a_server_that_has_a_worker_takes_no_other(stage: Stage) -> None:
-    """By its address, as one that is there already; the first goes on."""
+async def test_server_with_a_worker_rejects_another(stage: Stage) -> None:
+    """The second worker connects by address, as to an external server; the first continues."""
     address = await stage.server.up()
     with pytest.raises(EngineLost, match=r"within 1 s .*w has the engine"):
         async with stage.client(GivenServer(address), patience=1.0):
@@ -121,8 +121,8 @@ async def test_a_server_that_has_a_worker_takes_no_other(stage: Stage) -> None:
     await refitted(Subject(stage.generator, stage.folder), 1)
 
 
-async def test_killed_it_costs_what_it_held_and_comes_back_without_weights(stage: Stage) -> None:
-    """The process of its model, which is all that the server does not notice."""
+async def test_killed_model_loses_requests_and_returns_without_weights(stage: Stage) -> None:
+    """Kills the model's process, the only failure that the server does not notice."""
     generator, subject = stage.generator, Subject(stage.generator, stage.folder)
     await refitted(subject, 1)
     before = generator.load.generated_tokens
@@ -151,8 +151,8 @@ async def test_killed_it_costs_what_it_held_and_comes_back_without_weights(stage
     assert not alive([pid, model])
 
 
-async def test_it_ends_in_time_with_streams_open(stage: Stage) -> None:
-    """What was being generated hears of it; nothing is left running."""
+async def test_shutdown_with_open_streams_is_in_time(stage: Stage) -> None:
+    """Requests in flight get an error; no process is left running."""
     pid = stage.server.pid
     assert pid is not None
     models = children(pid)
@@ -167,8 +167,8 @@ async def test_it_ends_in_time_with_streams_open(stage: Stage) -> None:
     assert not alive([pid, *models])
 
 
-async def test_a_model_that_hangs_ends_with_its_server(stage: Stage) -> None:
-    """Its process would wait for ever for a server that had to be killed."""
+async def test_hanging_model_ends_with_its_server(stage: Stage) -> None:
+    """Otherwise its process would wait for ever for a killed server."""
     async with stage.server:
         await stage.server.up()
         pid = stage.server.pid

@@ -1,4 +1,4 @@
-"""PPO whose rollout worker generates behind a Triton server that is killed in the middle."""
+"""PPO whose rollout worker generates behind a Triton server that is killed during the job."""
 
 import os
 import signal
@@ -29,8 +29,8 @@ def tritonserver(worker: int) -> int | None:
     return None
 
 
-def test_a_killed_server_costs_a_retry_and_nothing_else(tmp_path: Path) -> None:
-    """Every step is trained, none twice; no role is restarted; nothing is left of the servers."""
+def test_killed_server_costs_only_a_retry(tmp_path: Path) -> None:
+    """Every step is trained once; no role is restarted; no server process is left."""
     job = online_job(
         tmp_path,
         "behind-triton",

@@ -1,1 +1,1 @@
-"""Jobs, pods and a small model of a cluster, for tests of what the operator decides."""
+"""Jobs, pods and a small simulated cluster for tests of the planner."""

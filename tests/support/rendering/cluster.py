@@ -1,4 +1,4 @@
-"""A model of a cluster around one job: it does what `render` says and plays the nodes."""
+"""A simulated cluster around one job: executes the plans and plays the nodes."""
 
 import copy
 from dataclasses import dataclass, field, replace
@@ -21,13 +21,13 @@ _STOPPED = 143
 
 
 def written(moment: datetime) -> str:
-    """A time as Kubernetes writes it."""
+    """Format a time as Kubernetes does."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass
 class Cluster:
-    """`step` renders and acts; the other methods are what happens in the world."""
+    """`step` plans and executes; the other methods simulate the cluster."""
 
     job: Json
     now: datetime = START
@@ -45,7 +45,7 @@ class Cluster:
     writes: int = 0
     _uids: int = 0
 
-    # What the operator does.
+    # Actions of the operator.
 
     def observed(self) -> Observed:
         return Observed(
@@ -62,7 +62,7 @@ class Cluster:
         return render(processes_of(self.job), self.observed(), self.now, self.platform)
 
     def step(self) -> Rendered:
-        """One look, and everything that it asks for."""
+        """Reconcile once."""
         rendered = self.rendered()
         if self.job.get("status") != rendered.status:
             self.writes += 1
@@ -81,7 +81,7 @@ class Cluster:
         return rendered
 
     def settle(self, looks: int = 12) -> Rendered:
-        """Look until nothing changes without the world changing."""
+        """Reconcile until nothing changes."""
         for _ in range(looks):
             before = (copy.deepcopy(self.job), copy.deepcopy(self.pods), set(self.objects))
             rendered = self.step()
@@ -89,7 +89,7 @@ class Cluster:
                 return rendered
         raise AssertionError(f"it does not settle: {self.job['status']}")
 
-    # What happens in the world.
+    # Events in the cluster.
 
     def pass_time(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -103,7 +103,7 @@ class Cluster:
         ]
 
     def run(self, name: str, ready: bool = True) -> None:
-        """Its process runs, and serves if `ready`."""
+        """Run the pod's process, ready if `ready`."""
         self.schedule(name)
         pod = self.pods[name]
         pod["status"]["phase"] = "Running"
@@ -112,7 +112,7 @@ class Cluster:
         self._condition(pod, "Ready", "True" if ready else "False")
 
     def end(self, name: str, code: int, message: str = "", reason: str = "") -> None:
-        """Its process ends."""
+        """Terminate the pod's process."""
         pod = self.pods[name]
         pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
         held = inside(pod["status"].get("containerStatuses", [{}])[0], "state", "running", "startedAt")
@@ -127,7 +127,7 @@ class Cluster:
         self._condition(pod, "Ready", "False")
 
     def wait(self, name: str, reason: str, message: str = "") -> None:
-        """Its container cannot be started."""
+        """Keep the pod's container from starting."""
         self.schedule(name)
         state = {"waiting": {"reason": reason, "message": message}}
         self.pods[name]["status"]["containerStatuses"] = [{"name": names.MAIN, "state": state}]
@@ -136,15 +136,15 @@ class Cluster:
         self._condition(self.pods[name], "PodScheduled", "False", reason, message)
 
     def delete(self, name: str) -> None:
-        """As `kubectl delete pod` does."""
+        """Delete the pod like `kubectl delete pod`."""
         self._delete(name, self.pods[name]["metadata"]["uid"], None)
 
     def vanish(self, name: str) -> None:
-        """It is gone from one look to the next."""
+        """Remove the pod between two reconciles."""
         del self.pods[name]
 
     def finish_leaving(self, code: int = _STOPPED) -> list[str]:
-        """The nodes end the pods that are being deleted or stopped. The names of those that are gone."""
+        """Let the nodes end the pods that are being deleted or stopped. Return the names of removed pods."""
         gone = [name for name, pod in self.pods.items() if "deletionTimestamp" in pod["metadata"]]
         for name in gone:
             del self.pods[name]
@@ -154,7 +154,7 @@ class Cluster:
         return gone
 
     def short_names(self) -> list[str]:
-        """Of the pods, without the job's name."""
+        """Return the pod names without the job's name."""
         prefix = f"{self.job['metadata']['name']}-"
         return [name.removeprefix(prefix) for name in self.pods]
 
@@ -164,7 +164,7 @@ class Cluster:
     # Going through a job's life.
 
     def start(self) -> None:
-        """Up to the moment at which everything runs."""
+        """Start the job until everything runs."""
         self.settle()
         self.serve()
         if "prepare" in self.short_names():
@@ -176,7 +176,7 @@ class Cluster:
         self.settle()
 
     def serve(self) -> None:
-        """Every pod that waits runs and is ready."""
+        """Make every waiting pod run and be ready."""
         for name, pod in self.pods.items():
             if pod["status"]["phase"] == "Pending" and "deletionTimestamp" not in pod["metadata"]:
                 self.run(name)
@@ -193,7 +193,7 @@ class Cluster:
         return next(held for held in self.job["status"]["conditions"] if held["type"] == kind)
 
     def forget(self) -> "Cluster":
-        """The same world, seen by an operator that has just started."""
+        """Return the same cluster as seen by a restarted operator."""
         return replace(self, pods=copy.deepcopy(self.pods), job=copy.deepcopy(self.job))
 
     def _create(self, manifest: Json) -> None:

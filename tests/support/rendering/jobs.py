@@ -1,4 +1,4 @@
-"""AlignmentJobs as a cluster has them."""
+"""AlignmentJobs as returned by the API."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ def alignment_job(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Json:
-    """As the API gives it, without a status."""
+    """Return a job as the API returns it, without a status."""
     metadata: Json = {"name": name, "namespace": "team", "uid": UID, "generation": 1, "resourceVersion": "7"}
     if labels:
         metadata["labels"] = dict(labels)
@@ -36,7 +36,7 @@ def alignment_job(
 
 
 def sft(**changes: Any) -> Json:
-    """Preparation, trainer, driver."""
+    """Return a job with preparation, trainer and driver."""
     spec = {
         "maxSteps": 10,
         "algorithm": {"sft": {"rowsPerStep": 8}},
@@ -48,14 +48,14 @@ def sft(**changes: Any) -> Json:
 
 
 def two_ranks(**changes: Any) -> Json:
-    """The same with a trainer of two ranks."""
+    """Return a job whose trainer has two ranks."""
     job = sft(trainer={"ranks": 2}, **changes)
     job["metadata"]["name"] = "two-ranks"
     return job
 
 
 def shared_workers(**changes: Any) -> Json:
-    """Two rollout workers of two pods each, one of which the queue admits with the trainer."""
+    """Return a job with two rollout workers of two pods each, one of which the queue admits with the trainer."""
     spec = {
         "maxSteps": 10,
         "algorithm": {"rloo": {"promptsPerStep": 8, "kl": {"fixed": {"coefficient": 0}}}},
@@ -69,7 +69,7 @@ def shared_workers(**changes: Any) -> Json:
 
 
 def with_trainer(**changes: Any) -> Json:
-    """Rollout workers in the two ranks of the trainer, with a tool of a ConfigMap."""
+    """Return a job with rollout workers in the trainer's two ranks, and a tool from a ConfigMap."""
     tool = {
         "name": "add",
         "function": {"configMap": {"name": "tools", "key": "add.py", "function": "add"}},
@@ -90,7 +90,7 @@ def with_trainer(**changes: Any) -> Json:
 
 
 def ppo(**changes: Any) -> Json:
-    """Every role, two of the rewards, a function of a ConfigMap, a queue, templates, another job's result."""
+    """Return a job with every role, two rewards, a ConfigMap function, a queue, templates and a dependency."""
     spec = {
         "maxSteps": 10,
         "algorithm": {

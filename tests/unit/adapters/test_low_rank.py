@@ -1,4 +1,4 @@
-"""Merging by hand, by peft, and back from names."""
+"""Low-rank adapters: merging by hand and by peft, and grouping by name."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def test_dora_by_hand() -> None:
 
 @pytest.mark.parametrize("dora", [False, True])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_it_merges_as_peft_does(dora: bool, transposed: bool) -> None:
+def test_merging_matches_peft(dora: bool, transposed: bool) -> None:
     torch.manual_seed(2)
     layer: Any = Conv1D(6, 5) if transposed else nn.Linear(5, 6)
     weight = layer.weight.detach().double().clone()
@@ -58,14 +58,14 @@ def test_it_merges_as_peft_does(dora: bool, transposed: bool) -> None:
 
 
 def test_bf16_is_merged_in_fp32() -> None:
-    # 256 + 1 is 256 in bf16: the sum is made before it is rounded by whoever keeps it.
+    # 256 + 1 is 256 in bf16: the sum is computed in fp32 before the caller rounds it.
     found = LowRank(torch.ones(1, 1), torch.ones(1, 1), None).merged(
         torch.tensor([[256.0]], dtype=torch.bfloat16), 1.0, transposed=False
     )
     assert found.dtype is torch.float32 and found.item() == 257
 
 
-def test_names_there_and_back() -> None:
+def test_names_round_trip() -> None:
     adapter = LowRank(DOWN, UP, torch.ones(2))
     named = list(adapter.named("model.layers.0.q_proj"))
     assert [name for name, _ in named] == [
@@ -77,7 +77,7 @@ def test_names_there_and_back() -> None:
     assert list(found) == ["model.layers.0.q_proj"]
     assert found["model.layers.0.q_proj"] == adapter
     assert by_layer(named[:2])["model.layers.0.q_proj"].magnitude is None
-    with pytest.raises(ValueError, match=r"'model\.norm\.weight' is no part of one; they end in \.lora_A"):
+    with pytest.raises(ValueError, match=r"'model\.norm\.weight' is not an adapter tensor; names end in"):
         by_layer([("model.norm.weight", DOWN)])
-    with pytest.raises(ValueError, match=r"'model\.layers\.0\.q_proj\.lora_B\.weight' did not come"):
+    with pytest.raises(ValueError, match=r"'model\.layers\.0\.q_proj\.lora_B\.weight' is missing"):
         by_layer(named[:1])

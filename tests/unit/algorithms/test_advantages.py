@@ -1,4 +1,4 @@
-"""What PPO, RLOO and GRPO add to a batch: by hand, and against slow loops over one sample at a time."""
+"""Advantages of PPO, RLOO and GRPO: by hand, and against loops over one sample at a time."""
 
 import math
 import statistics
@@ -39,7 +39,7 @@ def one_group(rewards: list[float]) -> Batch:
     return batch
 
 
-def test_rloo_takes_beta_times_the_sequence_kl_from_the_reward() -> None:
+def test_rloo_subtracts_the_sequence_kl_penalty() -> None:
     # KL of the responses: 0.1, 0.2, 0.3 nats; beta 2. R = 1 - 0.2 = 0.8, 2 - 0.4 = 1.6, 6 - 0.6 = 5.4.
     # A = 0.8 - (1.6 + 5.4) / 2 = -2.7, 1.6 - (0.8 + 5.4) / 2 = -1.5, 5.4 - (0.8 + 1.6) / 2 = 4.2.
     batch = one_group([1, 2, 6])
@@ -101,7 +101,7 @@ def slow_divergence(batch: Batch, token: int, estimator: spec.KLEstimator) -> fl
 
 
 @pytest.mark.parametrize("estimator", list(spec.KLEstimator))
-def test_penalised_groups_equal_a_slow_loop(make_batch: MakeBatch, estimator: spec.KLEstimator) -> None:
+def test_penalised_groups_equal_a_reference_loop(make_batch: MakeBatch, estimator: spec.KLEstimator) -> None:
     beta, batch = 0.3, make_batch(RESPONSES, GROUPS, seed=5)
     kl = spec.KL(estimator=estimator, fixed=spec.FixedKL(coefficient=beta))
     returns = [
@@ -120,7 +120,7 @@ def test_penalised_groups_equal_a_slow_loop(make_batch: MakeBatch, estimator: sp
         assert same.token("advantages")[span].tolist() == pytest.approx([scaled] * len(span), abs=1e-9)
 
 
-def test_ppo_s_tokens_are_compared_with_those_of_their_group(make_batch: MakeBatch) -> None:
+def test_ppo_group_normalisation_of_tokens(make_batch: MakeBatch) -> None:
     left, scaled = make_batch(RESPONSES, GROUPS, seed=7), make_batch(RESPONSES, GROUPS, seed=7)
     group = spec.Normalization(center=spec.Center.GROUP, scale=spec.Scale.GROUP)
     PPO(spec.PPO(advantage=AS_ESTIMATED)).advantages(left, {})
@@ -140,7 +140,7 @@ def test_ppo_s_tokens_are_compared_with_those_of_their_group(make_batch: MakeBat
 
 
 @pytest.mark.parametrize("estimator", list(spec.KLEstimator))
-def test_ppo_equals_a_slow_loop(make_batch: MakeBatch, estimator: spec.KLEstimator) -> None:
+def test_ppo_equals_a_reference_loop(make_batch: MakeBatch, estimator: spec.KLEstimator) -> None:
     beta, gamma, lambda_, batch = 0.3, 0.9, 0.8, make_batch(RESPONSES, GROUPS, seed=6)
     kl = spec.KL(estimator=estimator, fixed=spec.FixedKL(coefficient=beta))
     PPO(spec.PPO(kl=kl, gae=spec.GAE(gamma=gamma, lambda_=lambda_), advantage=AS_ESTIMATED)).advantages(

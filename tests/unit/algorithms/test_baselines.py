@@ -45,12 +45,12 @@ def test_groups_of_any_size_equal_a_plain_loop(samples: list[tuple[int, float]])
         assert stds[i] == pytest.approx(statistics.stdev(everyone) if others else 0.0, abs=1e-7)
 
 
-def test_constant_share_counts_groups_that_teach_nothing() -> None:
+def test_constant_group_share() -> None:
     # Of groups 0 (1, 1), 1 (0, 1), 2 (alone) the first and the last.
     assert constant_share(float64(1, 0, 1, 1, 3), torch.tensor([0, 1, 0, 1, 2])) == pytest.approx(2 / 3)
 
 
-def test_the_masked_mean_looks_at_the_masked_entries_alone() -> None:
+def test_masked_mean_ignores_other_entries() -> None:
     values, mask = float64(1, 1e9, 2, float("nan"), 6), torch.tensor([1, 0, 1, 0, 1])
     assert float(masked_mean(values, mask)) == pytest.approx(3)
     assert float(masked_mean(values, torch.zeros(5))) == 0

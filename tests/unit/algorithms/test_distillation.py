@@ -22,7 +22,7 @@ FORWARD, REVERSE = spec.Divergence.FORWARD, spec.Divergence.REVERSE
 
 
 def batch_of(teacher: list[list[float]], mask: list[int] | None = None) -> Batch:
-    """One sequence; the teacher's probabilities of its candidates at each token."""
+    """Return one sequence with the teacher's probabilities of its candidates at each token."""
     batch = pack([[1] * len(teacher)], ["0"])
     batch.token_columns["loss_mask"] = torch.tensor(mask or [1] * len(teacher), dtype=torch.uint8)
     batch.token_columns["candidate_logprobs"] = torch.tensor(teacher, dtype=torch.float64).log()
@@ -33,7 +33,7 @@ def objective(**fields: object) -> DistillationObjective:
     return Distillation(spec.Distillation(**fields)).policy_objective()  # type: ignore[arg-type]
 
 
-def test_by_hand() -> None:
+def test_values_by_hand() -> None:
     # Two candidates and the rest: the teacher 1/2, 1/4 (rest 1/4), the student 1/4, 1/4 (rest 1/2).
     # Forward: 1/2 log 2 + 1/4 log 1 + 1/4 log 1/2 = 1/4 log 2.
     # Reverse: 1/4 log 1/2 + 1/4 log 1 + 1/2 log 2 = 1/4 log 2.
@@ -58,7 +58,7 @@ def test_by_hand() -> None:
         )
 
 
-def test_agreement_is_of_the_likeliest_candidate() -> None:
+def test_agreement_compares_the_top_candidates() -> None:
     batch = batch_of([[0.5, 0.25]] * 4)
     student = torch.tensor([[0.3, 0.2], [0.2, 0.3], [0.1, 0.7], [0.6, 0.1]], dtype=torch.float64).log()
     taught = objective()
@@ -68,7 +68,7 @@ def test_agreement_is_of_the_likeliest_candidate() -> None:
 
 
 def slow(p: list[float], q: list[float], forward: bool) -> float:
-    """KL over candidates and the rest, one at a time."""
+    """Compute the KL over candidates and the rest, one at a time."""
     p, q = [*p, 1 - sum(p)], [*q, 1 - sum(q)]
     if not forward:
         p, q = q, p
@@ -77,7 +77,7 @@ def slow(p: list[float], q: list[float], forward: bool) -> float:
 
 @pytest.mark.parametrize("divergence", [FORWARD, REVERSE])
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
-def test_values_and_gradients_are_the_slow_loops(divergence: spec.Divergence, temperature: float) -> None:
+def test_values_and_gradients_equal_a_reference_loop(divergence: spec.Divergence, temperature: float) -> None:
     generator = torch.Generator().manual_seed(4)
     teacher = torch.randn((6, 5), generator=generator, dtype=torch.float64).softmax(-1)[:, :3]
     logits = torch.randn((6, 5), generator=generator, dtype=torch.float64, requires_grad=True)
@@ -111,7 +111,7 @@ def test_values_and_gradients_are_the_slow_loops(divergence: spec.Divergence, te
 
 @pytest.mark.parametrize("divergence", [FORWARD, REVERSE])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_with_the_whole_vocabulary_it_is_the_kl(divergence: spec.Divergence, dtype: torch.dtype) -> None:
+def test_full_vocabulary_gives_the_exact_kl(divergence: spec.Divergence, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(5)
     teacher = (3 * torch.randn((4, 50), generator=generator, dtype=dtype)).log_softmax(-1)
     logits = torch.randn((4, 50), generator=generator, dtype=dtype, requires_grad=True)
@@ -122,10 +122,10 @@ def test_with_the_whole_vocabulary_it_is_the_kl(divergence: spec.Divergence, dty
     mine = taught.loss(ModelOutputs(candidate_logprobs=logits.log_softmax(-1)), batch).loss
     student = logits.log_softmax(-1)
     pair = (student, teacher) if divergence is FORWARD else (teacher, student)
-    whole = torch.nn.functional.kl_div(*pair, reduction="batchmean", log_target=True)
+    full = torch.nn.functional.kl_div(*pair, reduction="batchmean", log_target=True)
     near = {"atol": 1e-6 if dtype is torch.float64 else 1e-5, "rtol": 0.0}
-    torch.testing.assert_close(mine, whole, **near)
-    gradients = [torch.autograd.grad(loss, logits)[0] for loss in (mine, whole)]
+    torch.testing.assert_close(mine, full, **near)
+    gradients = [torch.autograd.grad(loss, logits)[0] for loss in (mine, full)]
     torch.testing.assert_close(*gradients, **near)
 
 
@@ -133,16 +133,16 @@ def test_fewer_candidates_are_a_lower_bound() -> None:
     generator = torch.Generator().manual_seed(6)
     teacher, student = torch.randn((2, 1, 40), generator=generator, dtype=torch.float64).log_softmax(-1)
     order = teacher[0].argsort(descending=True)
-    found = []
+    result = []
     for count in (1, 4, 16, 40):
         batch = batch_of(teacher[:, order[:count]].exp().tolist())
         taught = objective()
         taught.prepare(batch)
-        found.append(
+        result.append(
             float(taught.loss(ModelOutputs(candidate_logprobs=student[:, order[:count]]), batch).loss)
         )
-    assert found == sorted(found)
-    assert found[0] < found[-1]
+    assert result == sorted(result)
+    assert result[0] < result[-1]
 
 
 def test_log1mexp_near_and_far() -> None:
@@ -152,9 +152,9 @@ def test_log1mexp_near_and_far() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_student_that_is_sure_has_a_finite_gradient(dtype: torch.dtype) -> None:
+def test_confident_student_has_a_finite_gradient(dtype: torch.dtype) -> None:
     logits = torch.tensor([[60.0, 0.0, -60.0, 0.0]], dtype=dtype, requires_grad=True)
-    found = with_rest(logits.log_softmax(-1)[:, :3])
-    assert float(found[0, -1]) == pytest.approx(math.log(LEAST_REST), rel=1e-3)
-    found.sum().backward()
+    result = with_rest(logits.log_softmax(-1)[:, :3])
+    assert float(result[0, -1]) == pytest.approx(math.log(LEAST_REST), rel=1e-3)
+    result.sum().backward()
     assert logits.grad is not None and bool(logits.grad.isfinite().all())

@@ -30,7 +30,7 @@ def test_one_sequence_by_hand() -> None:
     torch.testing.assert_close(returns, float64(0, 1.9375, 0.75, 2), atol=1e-12, rtol=0)
 
 
-def test_tokens_that_are_no_actions_are_no_steps_in_time() -> None:
+def test_masked_tokens_are_no_time_steps() -> None:
     # A tool's answer stands between the two response tokens: the first one's next state is the second one's.
     #   A_3 = 1 - 4 = -3        A_1 = (0 + 1 * 4 - 2) + 1 * -3 = -1
     advantages, returns = gae(

@@ -48,8 +48,7 @@ def test_k1_and_k3_are_unbiased(estimator: KLEstimator) -> None:
     ("estimator", "forward"), [(KLEstimator.K1, False), (KLEstimator.K2, False), (KLEstimator.K3, True)]
 )
 def test_the_loss_descends_the_divergence_that_is_documented(estimator: KLEstimator, forward: bool) -> None:
-    """The mean gradient over all samples, each held fixed as a sample is, against autograd on the exact
-    divergence."""
+    """The mean gradient over all samples, each held fixed, equals autograd on the exact divergence."""
     logits, reference = distributions()
     policy = logits.log_softmax(0)
     (mean,) = torch.autograd.grad(

@@ -1,4 +1,4 @@
-"""Nobody but the algorithms themselves knows an algorithm by its name, and each of them is short."""
+"""Algorithm names occur only in the algorithms themselves, and each algorithm is short."""
 
 import ast
 import re
@@ -31,16 +31,20 @@ ALLOWED = {
 
 
 def names() -> set[str]:
-    """Each as it stands in Python, in documents and in commands."""
-    found: set[str] = set()
+    """Return each name as written in Python, in documents and in commands."""
+    result: set[str] = set()
     for member in set(Algorithm.model_fields) - ORDINARY:
-        found |= {member, alias(Algorithm, member).lower(), member.replace("_", "-"), member.replace("_", "")}
-    return found
+        result |= {
+            member,
+            alias(Algorithm, member).lower(),
+            member.replace("_", "-"),
+            member.replace("_", ""),
+        }
+    return result
 
 
 def said(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, word) of all identifiers, and of strings that are one word: what code could tell algorithms
-    apart by. Sentences are for people."""
+    """Yield (line, word) of all identifiers and one-word strings."""
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         for field in ("id", "attr", "name", "arg", "asname", "module"):
@@ -52,7 +56,7 @@ def said(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def holds(word: str, known: set[str]) -> bool:
-    """Whether the word is a name, or has one as a part: ppo, is_ppo, PPOTrainer."""
+    """Return whether the word is a name or contains one: ppo, is_ppo, PPOTrainer."""
     parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", word).lower()
     pieces = [piece for piece in re.split(r"[^a-z0-9]+", parts) if piece]
     longest = max(name.count("_") + name.count("-") for name in known) + 1
@@ -64,10 +68,10 @@ def holds(word: str, known: set[str]) -> bool:
     )
 
 
-def test_no_algorithm_is_named_outside_its_places() -> None:
+def test_no_algorithm_is_named_outside_allowed_files() -> None:
     known = names()
     assert {"ppo", "dr_grpo", "drgrpo", "dr-grpo"} <= known
-    found = []
+    result = []
     for package in ("sdk/kubealign", "operator/kubealign_operator", "services/kubealign_services"):
         for path in sorted((ROOT / package).rglob("*.py")):
             place = path.relative_to(ROOT).as_posix()
@@ -75,16 +79,16 @@ def test_no_algorithm_is_named_outside_its_places() -> None:
                 continue
             for line, word in said(ast.parse(path.read_text(encoding="utf-8"))):
                 if holds(word, known) and not is_metric(word):
-                    found.append(f"{place}:{line}: {word}")
-    assert found == []
+                    result.append(f"{place}:{line}: {word}")
+    assert result == []
 
 
 def is_metric(word: str) -> bool:
-    """Figures are named once, in docs/metrics.md; displays choose among them."""
+    """Return whether the word is a metric, named in docs/metrics.md."""
     return re.fullmatch(r"[a-z]+/[a-z_/]+", word) is not None
 
 
-def test_what_is_found_is_a_name() -> None:
+def test_name_detection() -> None:
     known = names()
     for word in ("ppo", "is_ppo", "PPO", "PPOTrainer", "DrGRPO", "drGrpo", "dr-grpo", "loss_of_sft"):
         assert holds(word, known), word
@@ -92,7 +96,7 @@ def test_what_is_found_is_a_name() -> None:
         assert not holds(word, known), word
 
 
-def test_the_page_asks_for_no_algorithm_by_name() -> None:
+def test_dashboard_page_names_no_algorithm() -> None:
     known = names()
     for path in sorted((ROOT / "services/kubealign_services/dashboard/page").rglob("*.js")):
         words = re.findall(r"""["'`]([A-Za-z_-]+)["'`]""", path.read_text(encoding="utf-8"))
@@ -103,7 +107,7 @@ def test_every_allowance_is_used() -> None:
     assert [place for place in ALLOWED if not (ROOT / place).exists()] == []
 
 
-def test_the_page_of_algorithms_names_all_and_its_links_lead_somewhere() -> None:
+def test_algorithms_page_names_all_algorithms_with_valid_links() -> None:
     page = ROOT / "docs/algorithms/README.md"
     text = page.read_text(encoding="utf-8")
     assert [member for member in Algorithm.model_fields if f"`{alias(Algorithm, member)}`" not in text] == []

@@ -1,4 +1,4 @@
-"""Returns to advantages: by hand, and at every center and scale against a plain loop."""
+"""Normalisation of returns: by hand, and for every center and scale against a plain loop."""
 
 import itertools
 import statistics
@@ -12,7 +12,7 @@ from kubealign.spec.algorithms import Center, Normalization, Scale
 from kubealign_services.algorithms.normalization import normalized
 
 
-def test_by_hand() -> None:
+def test_values_by_hand() -> None:
     # Groups 1, 2, 6 and 5, 7. Less their means 3 and 6: -2, -1, 3, -1, 1. Squares 4 + 1 + 9 + 1 + 1 = 16, by
     # 4: the step's deviation of what is left is 2.
     returns = torch.tensor([1, 2, 6, 5, 7], dtype=torch.float64)
@@ -43,7 +43,7 @@ FITTING = [
 def test_equals_a_plain_loop(center: Center, scale: Scale, samples: list[tuple[int, int]]) -> None:
     group, returns = [g for g, _ in samples], [float(r) for _, r in samples]
     how = Normalization(center=center, scale=scale, epsilon=0.1)
-    found = normalized(torch.tensor(returns, dtype=torch.float64), torch.tensor(group), how).tolist()
+    result = normalized(torch.tensor(returns, dtype=torch.float64), torch.tensor(group), how).tolist()
 
     def same(i: int) -> list[int]:
         return [j for j in range(len(samples)) if group[j] == group[i]]
@@ -62,12 +62,12 @@ def test_equals_a_plain_loop(center: Center, scale: Scale, samples: list[tuple[i
         among = left if scale is Scale.BATCH else [left[j] for j in same(i)]
         deviation = statistics.stdev(among) if len(among) > 1 else 0.0
         expected = value if scale is Scale.NONE else value / (deviation + 0.1)
-        assert found[i] == pytest.approx(expected, abs=1e-9)
+        assert result[i] == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(("center", "scale"), [pair for pair in FITTING if pair[0] is not Center.NONE])
-def test_returns_that_are_all_alike_teach_nothing(center: Center, scale: Scale) -> None:
+def test_equal_returns_give_zero_advantage(center: Center, scale: Scale) -> None:
     returns = torch.full((7,), 0.1)
     group = torch.tensor([0, 0, 0, 1, 1, 1, 2])
-    found = normalized(returns, group, Normalization(center=center, scale=scale))
-    assert found.abs().max() < 0.02
+    result = normalized(returns, group, Normalization(center=center, scale=scale))
+    assert result.abs().max() < 0.02

@@ -1,5 +1,6 @@
-"""What every objective keeps to, whatever it is of: its gradient does not depend on the split, nor on what
-stands outside the responses. The cases: `objectives`, a module for each family."""
+"""Invariants of every objective: its gradient depends neither on the split nor on tokens outside the
+responses. Cases: `objectives`, a module for each family.
+"""
 
 import math
 
@@ -20,7 +21,7 @@ over_all = pytest.mark.parametrize("name", list(CASES))
 def run(
     objective: Objective, batch: Batch, split: list[list[int]]
 ) -> tuple[Tensor, dict[str, float], dict[str, float]]:
-    """(gradient, summed metrics, largest maxima) of one minibatch, cut as `split` says (places of units)."""
+    """Return (gradient, summed metrics, maxima) of one minibatch, split at these units."""
     weights = WEIGHTS.clone().requires_grad_()
     objective.prepare(batch)
     sums: dict[str, float] = {"loss": 0.0}
@@ -43,19 +44,19 @@ def run(
 def test_gradient_and_metrics_do_not_depend_on_the_split(name: str) -> None:
     objective, make = CASES[name]
     units = len(make()) // objective.unit
-    whole = run(objective, make(), [list(range(units))])
+    full = run(objective, make(), [list(range(units))])
     generator = torch.Generator().manual_seed(11)
     for size in (1, 3):
         order = torch.randperm(units, generator=generator).tolist()
         gradient, sums, maxima = run(objective, make(), [order[i : i + size] for i in range(0, units, size)])
-        torch.testing.assert_close(gradient, whole[0], atol=1e-10, rtol=1e-9)
-        assert sums == pytest.approx(whole[1], abs=1e-10)
-        assert maxima == pytest.approx(whole[2], abs=1e-12)
-    assert whole[0].abs().max() > 1e-5
+        torch.testing.assert_close(gradient, full[0], atol=1e-10, rtol=1e-9)
+        assert sums == pytest.approx(full[1], abs=1e-10)
+        assert maxima == pytest.approx(full[2], abs=1e-12)
+    assert full[0].abs().max() > 1e-5
 
 
 @over_all
-def test_what_stands_outside_the_response_does_not_matter(name: str) -> None:
+def test_tokens_outside_the_response_do_not_matter(name: str) -> None:
     objective, make = CASES[name]
     batch = make()
     objective.prepare(batch)
@@ -71,13 +72,13 @@ def test_what_stands_outside_the_response_does_not_matter(name: str) -> None:
 
 
 def spoiled(column: Tensor, outside: Tensor) -> Tensor:
-    """Another number outside, of the same weights: what is read there shows in the gradient."""
+    """Return other values outside the responses; reads of them show in the gradient."""
     where = outside if column.dim() == 1 else outside[:, None]
     return torch.where(where, 3 * column - 5, column)
 
 
 @over_all
-def test_a_forward_pass_that_left_an_output_out_is_named(name: str) -> None:
+def test_missing_output_is_named(name: str) -> None:
     objective, make = CASES[name]
     batch = make()
     objective.prepare(batch)

@@ -1,5 +1,4 @@
-"""What the online methods add to a batch beyond what they share with PPO, RLOO and GRPO: by hand; and where
-they differ from one another, and where not."""
+"""Advantages of the online algorithms besides PPO, RLOO and GRPO: by hand, and their exact differences."""
 
 import math
 import statistics
@@ -101,7 +100,7 @@ def test_reinforce_plus_plus_with_a_group_s_baseline_by_hand() -> None:
     )
 
 
-def test_remax_by_hand_and_its_greedy_response_is_not_learned() -> None:
+def test_remax_by_hand_excludes_the_greedy_response() -> None:
     # R = 1 - 0.2, 2 - 0.4; the third response, of reward 6, is the likeliest: A = 0.8 - 6, 1.6 - 6. Its KL
     # and its reward are in no figure.
     batch = one_group([1, 2, 6], companions=[0, 0, 1])
@@ -133,7 +132,7 @@ def test_remax_names_the_group_without_a_greedy_response() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(ENTRIES) - {"remax"}))
-def test_a_companion_changes_nothing_for_the_others(make_batch: MakeBatch, name: str) -> None:
+def test_auxiliary_sequence_does_not_affect_others(make_batch: MakeBatch, name: str) -> None:
     algorithm, with_companion = load_algorithm(name)(ENTRIES[name]), make_batch(RESPONSES, GROUPS)
     with_companion.sequence_columns["rewards"][4] = 1e6
     with_companion.sequence_columns["companion"] = torch.tensor([0, 0, 0, 0, 1, 0, 0, 0], dtype=torch.uint8)
@@ -159,7 +158,7 @@ def test_the_overlong_penalty_by_hand() -> None:
     assert batch.sequence("rewards").tolist() == [1] * 6, "what was scored stays as it was"
 
 
-def test_the_penalty_comes_before_everything_else(make_batch: MakeBatch) -> None:
+def test_overlong_penalty_is_applied_first(make_batch: MakeBatch) -> None:
     overlong = spec.OverlongPenalty(buffer_tokens=3, penalty=0.7)
     batch, by_hand = make_batch(RESPONSES, GROUPS), make_batch(RESPONSES, GROUPS)
     by_hand.sequence_columns["rewards"] = by_hand.sequence("rewards") - 0.7 * torch.tensor(
@@ -170,7 +169,7 @@ def test_the_penalty_comes_before_everything_else(make_batch: MakeBatch) -> None
     torch.testing.assert_close(batch.token("advantages"), by_hand.token("advantages"))
 
 
-def test_what_did_not_end_stays_in_its_group_s_baseline(make_batch: MakeBatch) -> None:
+def test_truncated_responses_stay_in_the_baseline(make_batch: MakeBatch) -> None:
     batch, same = make_batch(RESPONSES, GROUPS), make_batch(RESPONSES, GROUPS)
     batch.sequence_columns["truncated"][1] = 1
     algorithm = made("grpo", mask_truncated=True, kl=NO_KL)
@@ -185,16 +184,16 @@ def test_what_did_not_end_stays_in_its_group_s_baseline(make_batch: MakeBatch) -
 
 
 def losses(batch: Batch, **entries: spec.OnPolicy) -> dict[str, float]:
-    """Each algorithm's loss on the same samples, at weights that have moved."""
-    found = {}
+    """Return each algorithm's loss on the same samples, after the policy has moved."""
+    result = {}
     for key, entry in entries.items():
         algorithm = load_algorithm(key.rstrip("_0123456789"))(entry)
         fresh = batch.select(range(len(batch)))
         algorithm.advantages(fresh, {})
         objective = algorithm.policy_objective()
         objective.prepare(fresh)
-        found[key] = float(objective.loss(stand_in(fresh, WEIGHTS), fresh).loss)
-    return found
+        result[key] = float(objective.loss(stand_in(fresh, WEIGHTS), fresh).loss)
+    return result
 
 
 def test_grpo_dr_grpo_and_dapo_differ_exactly_where_their_papers_say(make_batch: MakeBatch) -> None:
@@ -203,7 +202,7 @@ def test_grpo_dr_grpo_and_dapo_differ_exactly_where_their_papers_say(make_batch:
     group = spec.Normalization(center=spec.Center.GROUP)
     group_std = spec.Normalization(center=spec.Center.GROUP, scale=spec.Scale.GROUP)
     fixed, mean = spec.LossAggregation.FIXED_LENGTH, spec.LossAggregation.SEQUENCE_MEAN
-    found = losses(
+    result = losses(
         batch,
         grpo=spec.GRPO(kl=NO_KL),
         dr_grpo=spec.DrGRPO(),
@@ -215,28 +214,28 @@ def test_grpo_dr_grpo_and_dapo_differ_exactly_where_their_papers_say(make_batch:
         dapo_1=spec.DAPO(clip=spec.Clip(), aggregation=mean),
         dapo_2=spec.DAPO(clip=spec.Clip()),
     )
-    assert found["dr_grpo_1"] == pytest.approx(found["grpo"], abs=1e-12)
-    assert found["grpo_1"] == pytest.approx(found["dr_grpo"], abs=1e-12)
-    assert found["dapo_1"] == pytest.approx(found["grpo"], abs=1e-12)
+    assert result["dr_grpo_1"] == pytest.approx(result["grpo"], abs=1e-12)
+    assert result["grpo_1"] == pytest.approx(result["dr_grpo"], abs=1e-12)
+    assert result["dapo_1"] == pytest.approx(result["grpo"], abs=1e-12)
     for other in ("dr_grpo", "dr_grpo_2", "dr_grpo_3", "dapo", "dapo_2"):
-        assert abs(found[other] - found["grpo"]) > 1e-4, other
+        assert abs(result[other] - result["grpo"]) > 1e-4, other
 
 
 def test_dapo_s_upper_bound_alone_is_wider() -> None:
     for advantage, differs in ((1.0, True), (-1.0, False)):
         batch = one_group([0, 0])
         logprobs = torch.full((len(batch.tokens),), -1 + 0.25 * advantage, dtype=torch.float64)
-        found = []
+        result = []
         for name in ("grpo", "dapo"):
             batch.token_columns["advantages"] = torch.full_like(logprobs, advantage)
             objective = made(name, kl=NO_KL, aggregation=spec.LossAggregation.TOKEN_MEAN).policy_objective()
             objective.prepare(batch)
             outputs = stand_in(batch, WEIGHTS)
             outputs = type(outputs)(logprobs=logprobs, entropy=outputs.entropy)
-            found.append(float(objective.loss(outputs, batch).loss))
+            result.append(float(objective.loss(outputs, batch).loss))
         # exp(0.25) = 1.2840254: held at 1.2, or 1.28. exp(-0.25) = 0.7788008: at 0.8 by both.
-        assert (abs(found[0] - found[1]) > 0.05) == differs
-        assert found[0] == pytest.approx(-1.2 if differs else 0.8)
+        assert (abs(result[0] - result[1]) > 0.05) == differs
+        assert result[0] == pytest.approx(-1.2 if differs else 0.8)
 
 
 @pytest.mark.parametrize("name", sorted(ENTRIES))
@@ -259,7 +258,7 @@ def test_equal_rewards_and_lone_samples_give_no_nan(make_batch: MakeBatch, name:
 
 
 @pytest.mark.parametrize("name", sorted(ENTRIES))
-def test_what_each_needs(name: str) -> None:
+def test_required_inputs_of_each_algorithm(name: str) -> None:
     kind = type(ENTRIES[name])
     base = {"prompts_per_step": 8, "samples_per_prompt": 2, "kl": NO_KL}
 
@@ -278,7 +277,7 @@ def test_what_each_needs(name: str) -> None:
     assert needs(max_staleness=1, epochs_per_step=2) == (True, False, critic)
 
 
-def test_staleness_brings_the_weights_of_the_decoupled_loss(make_batch: MakeBatch) -> None:
+def test_staleness_enables_decoupled_importance_weights(make_batch: MakeBatch) -> None:
     """Fu et al. 2025: w = p_old / p_behaviour at each token, at most 5."""
     batch = make_batch(RESPONSES, GROUPS)
     batch.token_columns["old_logprobs"] = batch.token("behaviour_logprobs") + 2.5 * batch.token("values")

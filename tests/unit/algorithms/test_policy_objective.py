@@ -1,5 +1,4 @@
-"""The policy's loss against the same written as a loop over responses: values and gradients, at every value
-of every part; and what the parts say of one another."""
+"""Policy objective against a loop over responses: values and gradients for every value of every component."""
 
 import itertools
 import math
@@ -29,14 +28,14 @@ LOSS_KL = spec.KL(
 
 
 def batch(uniform: bool = False) -> Batch:
-    made = random_batch([3, 1, 4, 2, 2, 5, 1, 3], [0, 0, 0, 0, 1, 1, 1, 1], seed=3)
-    advantages = made.token("values").clone()
+    result = random_batch([3, 1, 4, 2, 2, 5, 1, 3], [0, 0, 0, 0, 1, 1, 1, 1], seed=3)
+    advantages = result.token("values").clone()
     if uniform:
-        advantages = made.sequence("rewards")[made.sequence_of_token]
-    made.token_columns["advantages"] = advantages
-    made.token_columns["old_logprobs"] = made.token("behaviour_logprobs") + 0.1 * made.token("values")
-    made.sequence_columns["truncated"] = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0], dtype=torch.uint8)
-    return made
+        advantages = result.sequence("rewards")[result.sequence_of_token]
+    result.token_columns["advantages"] = advantages
+    result.token_columns["old_logprobs"] = result.token("behaviour_logprobs") + 0.1 * result.token("values")
+    result.sequence_columns["truncated"] = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0], dtype=torch.uint8)
+    return result
 
 
 def value_and_gradient(objective: Objective, made: Batch) -> tuple[float, Tensor, dict[str, float]]:
@@ -99,24 +98,24 @@ def test_each_other_part(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize("ratio", [spec.RatioLevel.SEQUENCE, spec.RatioLevel.SEQUENCE_MEAN])
 def test_a_response_s_ratio_with_advantages_of_tokens_is_that_of_gspo_token(ratio: spec.RatioLevel) -> None:
     """Zheng et al. 2025, eq. 13 and 14: s_t = sg[s] p_t / sg[p_t], each token with its own advantage."""
-    made = batch()
+    result = batch()
     entry, objective = clipped(ratio=ratio, aggregation=spec.LossAggregation.SEQUENCE_MEAN)
     weights = WEIGHTS.clone().requires_grad_()
-    logprobs = stand_in(made, weights).logprobs
+    logprobs = stand_in(result, weights).logprobs
     assert logprobs is not None
-    spans = slow_spans(made)
+    spans = slow_spans(result)
     total = torch.zeros((), dtype=torch.float64)
     for span in spans:
-        moves = torch.stack([logprobs[t] - made.token("old_logprobs")[t] for t in span])
+        moves = torch.stack([logprobs[t] - result.token("old_logprobs")[t] for t in span])
         one = ratio is spec.RatioLevel.SEQUENCE
         ratio_ = moves.sum().exp() if one else moves.mean().exp()
         for place in span:
             at_token = ratio_.detach() * (logprobs[place] - logprobs[place].detach()).exp()
-            advantage = float(made.token("advantages")[place])
+            advantage = float(result.token("advantages")[place])
             held = at_token.clamp(1 - entry.clip.low, 1 + entry.clip.high)
             total = total - torch.minimum(at_token * advantage, held * advantage) / len(span) / len(spans)
     (expected,) = torch.autograd.grad(total, weights)
-    value, gradient, _ = value_and_gradient(objective, made)
+    value, gradient, _ = value_and_gradient(objective, result)
     if ratio is spec.RatioLevel.SEQUENCE_MEAN:
         assert value == pytest.approx(float(total.detach()), abs=1e-9)
         torch.testing.assert_close(gradient, expected, atol=1e-9, rtol=0)
@@ -128,14 +127,14 @@ def test_a_response_s_ratio_with_advantages_of_tokens_is_that_of_gspo_token(rati
         lengths = {len(span) for span in spans}
         assert len(lengths) > 1
         weights = WEIGHTS.clone().requires_grad_()
-        logprobs = stand_in(made, weights).logprobs
+        logprobs = stand_in(result, weights).logprobs
         assert logprobs is not None
         total = torch.zeros((), dtype=torch.float64)
         for span in spans:
-            moves = torch.stack([logprobs[t] - made.token("old_logprobs")[t] for t in span])
+            moves = torch.stack([logprobs[t] - result.token("old_logprobs")[t] for t in span])
             for place in span:
                 at_token = moves.sum().exp().detach() * (logprobs[place] - logprobs[place].detach()).exp()
-                advantage = float(made.token("advantages")[place])
+                advantage = float(result.token("advantages")[place])
                 held = at_token.clamp(1 - entry.clip.low, 1 + entry.clip.high)
                 total = total - torch.minimum(at_token * advantage, held * advantage) / len(spans)
         (expected,) = torch.autograd.grad(total, weights)
@@ -143,7 +142,7 @@ def test_a_response_s_ratio_with_advantages_of_tokens_is_that_of_gspo_token(rati
 
 
 def reinforce_gradient(made: Batch, share: str) -> Tensor:
-    """Of -A log p(response), by a plain sum; `share`: what is averaged over."""
+    """Return the gradient of -A log p(response) by a plain sum; `share`: averaged entries."""
     weights = WEIGHTS.clone().requires_grad_()
     logprobs = stand_in(made, weights).logprobs
     assert logprobs is not None
@@ -157,27 +156,27 @@ def reinforce_gradient(made: Batch, share: str) -> Tensor:
 
 
 def at_ratio_one(made: Batch) -> Batch:
-    """The policy that sampled is the one that is trained."""
+    """Return a batch whose sampling policy is the trained policy."""
     logprobs = stand_in(made, WEIGHTS).logprobs
     assert logprobs is not None
     made.token_columns["old_logprobs"] = logprobs
     return made
 
 
-def test_reinforce_is_what_all_others_are_where_the_policy_has_not_moved() -> None:
-    made = at_ratio_one(batch(uniform=True))
-    _, reinforce, _ = value_and_gradient(Reinforce(spec.Reinforce(kl=NO_KL)).policy_objective(), made)
-    torch.testing.assert_close(reinforce, reinforce_gradient(made, "responses"), atol=1e-9, rtol=0)
-    _, rloo, _ = value_and_gradient(RLOO(spec.RLOO(kl=NO_KL)).policy_objective(), made)
+def test_all_losses_reduce_to_reinforce_at_ratio_one() -> None:
+    result = at_ratio_one(batch(uniform=True))
+    _, reinforce, _ = value_and_gradient(Reinforce(spec.Reinforce(kl=NO_KL)).policy_objective(), result)
+    torch.testing.assert_close(reinforce, reinforce_gradient(result, "responses"), atol=1e-9, rtol=0)
+    _, rloo, _ = value_and_gradient(RLOO(spec.RLOO(kl=NO_KL)).policy_objective(), result)
     torch.testing.assert_close(rloo, reinforce, atol=1e-9, rtol=0)
 
-    by_tokens = reinforce_gradient(made, "tokens")
+    by_tokens = reinforce_gradient(result, "tokens")
     for objective in (
         PPO(spec.PPO(kl=NO_KL)).policy_objective(),
         CISPO(spec.CISPO(kl=NO_KL)).policy_objective(),
         Reinforce(spec.Reinforce(kl=NO_KL, aggregation=spec.LossAggregation.TOKEN_MEAN)).policy_objective(),
     ):
-        _, gradient, _ = value_and_gradient(objective, made)
+        _, gradient, _ = value_and_gradient(objective, result)
         torch.testing.assert_close(gradient, by_tokens, atol=1e-9, rtol=0)
 
 
@@ -196,30 +195,30 @@ def test_without_old_logprobs_the_ratio_is_one(ratio: spec.RatioLevel) -> None:
 @pytest.mark.parametrize(
     ("level", "outside"), list(itertools.product(spec.ImportanceLevel, spec.OutOfBounds))
 )
-def test_without_old_logprobs_the_weights_are_of_the_step_s_own_pass(
+def test_without_old_logprobs_weights_use_the_step_s_own_pass(
     level: spec.ImportanceLevel, outside: spec.OutOfBounds
 ) -> None:
-    """As if a pass before the step had said the same, and without a gradient of their own."""
+    """Same weights as with a pass before the step, without a gradient of their own."""
     with_old, without = at_ratio_one(batch()), at_ratio_one(batch())
     del without.token_columns["old_logprobs"]
     _, objective = clipped(importance=spec.Importance(level=level, outside=outside, low=0.9, high=1.1))
     value, gradient, figures = value_and_gradient(objective, with_old)
-    alone, same, told = value_and_gradient(objective, without)
+    alone, same, messages = value_and_gradient(objective, without)
     assert 0 < figures["importance/outside_share"] < 1
     assert alone == pytest.approx(value, abs=1e-12)
     torch.testing.assert_close(same, gradient, atol=1e-12, rtol=0)
-    assert {name: told[name] for name in figures} == pytest.approx(figures, abs=1e-12)
+    assert {name: messages[name] for name in figures} == pytest.approx(figures, abs=1e-12)
 
 
 def two_responses() -> tuple[Batch, ModelOutputs]:
     """Log-ratios 0.1 and 0.2 in the first response, -0.1 in the second; advantages 1, 1 and 2."""
-    made = pack([[1, 2, 3], [1, 2]], ["0", "1"])
-    made.token_columns["loss_mask"] = torch.tensor([0, 1, 1, 0, 1], dtype=torch.uint8)
-    made.token_columns["old_logprobs"] = torch.full((5,), -1.0, dtype=torch.float64)
-    made.token_columns["advantages"] = torch.tensor([0, 1, 1, 0, 2], dtype=torch.float64)
-    made.scalars["max_tokens"] = 4.0
+    result = pack([[1, 2, 3], [1, 2]], ["0", "1"])
+    result.token_columns["loss_mask"] = torch.tensor([0, 1, 1, 0, 1], dtype=torch.uint8)
+    result.token_columns["old_logprobs"] = torch.full((5,), -1.0, dtype=torch.float64)
+    result.token_columns["advantages"] = torch.tensor([0, 1, 1, 0, 2], dtype=torch.float64)
+    result.scalars["max_tokens"] = 4.0
     logprobs = torch.tensor([0, -0.9, -0.8, 0, -1.1], dtype=torch.float64)
-    return made, ModelOutputs(logprobs=logprobs, entropy=torch.tensor([0, 1, 2, 0, 6.0]))
+    return result, ModelOutputs(logprobs=logprobs, entropy=torch.tensor([0, 1, 2, 0, 6.0]))
 
 
 E1, E2, E3, LOW = math.exp(0.1), math.exp(0.2), math.exp(0.3), math.exp(-0.1)
@@ -237,13 +236,13 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("aggregation", "ratio", "expected"), BY_HAND)
-def test_by_hand(aggregation: str, ratio: str, expected: float) -> None:
-    made, outputs = two_responses()
+def test_values_by_hand(aggregation: str, ratio: str, expected: float) -> None:
+    result, outputs = two_responses()
     _, objective = clipped(
         aggregation=spec.LossAggregation(aggregation), ratio=spec.RatioLevel(ratio), clip=spec.Clip()
     )
-    objective.prepare(made)
-    terms = objective.loss(outputs, made)
+    objective.prepare(result)
+    terms = objective.loss(outputs, result)
     assert float(terms.loss) == pytest.approx(expected, abs=1e-12)
     assert float(terms.sums["policy/entropy"]) == pytest.approx(3)
     # Token: one of three is clipped; Sequence: one of two responses; SequenceMean: none.
@@ -258,11 +257,11 @@ def test_importance_by_hand() -> None:
     # Behaviour -1.5, -0.5, -1.2 against old -1: w = exp(0.5) = 1.6487213, exp(-0.5) = 0.6065307, exp(0.2) =
     # 1.2214028. At most 1.3: 1.3, 0.6065307, 1.2214028. Losses as above: -1.1051709, -1.2, -1.8096748:
     #   (1.3 * 1.1051709 + 0.6065307 * 1.2 + 1.2214028 * 1.8096748) / 3 = 4.3749... / 3
-    made, outputs = two_responses()
-    made.token_columns["behaviour_logprobs"] = torch.tensor([0, -1.5, -0.5, 0, -1.2], dtype=torch.float64)
+    result, outputs = two_responses()
+    result.token_columns["behaviour_logprobs"] = torch.tensor([0, -1.5, -0.5, 0, -1.2], dtype=torch.float64)
     _, objective = clipped(clip=spec.Clip(), importance=spec.Importance(high=1.3))
-    objective.prepare(made)
-    terms = objective.loss(outputs, made)
+    objective.prepare(result)
+    terms = objective.loss(outputs, result)
     weights = [1.3, math.exp(-0.5), math.exp(0.2)]
     assert float(terms.loss) == pytest.approx(
         -(weights[0] * E1 + weights[1] * 1.2 + weights[2] * 2 * LOW) / 3, abs=1e-12
@@ -275,9 +274,9 @@ def test_importance_by_hand() -> None:
 
     masked = spec.Importance(high=1.3, outside=spec.OutOfBounds.MASK)
     _, objective = clipped(clip=spec.Clip(), importance=masked)
-    objective.prepare(made)
+    objective.prepare(result)
     # The first token counts for nothing, and stays counted: divided by three.
-    assert float(objective.loss(outputs, made).loss) == pytest.approx(
+    assert float(objective.loss(outputs, result).loss) == pytest.approx(
         -(weights[1] * 1.2 + weights[2] * 2 * LOW) / 3, abs=1e-12
     )
 
@@ -286,12 +285,12 @@ def test_cispo_by_hand() -> None:
     # r = 1.1051709, 1.2214028, 0.9048374; held between 0.95 and 1.15: 1.1051709, 1.15, 0.95. Losses
     # -w A log p: 1.1051709 * 0.9, 1.15 * 0.8, 0.95 * 2 * 1.1; mean over three tokens. Gradient -w A: none is
     # lost.
-    made, outputs = two_responses()
+    result, outputs = two_responses()
     assert outputs.logprobs is not None
     logprobs = outputs.logprobs.clone().requires_grad_()
     objective = CISPO(spec.CISPO(ratio_floor=0.95, ratio_cap=1.15, kl=NO_KL)).policy_objective()
-    objective.prepare(made)
-    terms = objective.loss(ModelOutputs(logprobs=logprobs, entropy=outputs.entropy), made)
+    objective.prepare(result)
+    terms = objective.loss(ModelOutputs(logprobs=logprobs, entropy=outputs.entropy), result)
     (gradient,) = torch.autograd.grad(terms.loss, logprobs)
     assert float(terms.loss.detach()) == pytest.approx((E1 * 0.9 + 1.15 * 0.8 + 0.95 * 2.2) / 3, abs=1e-12)
     assert gradient.tolist() == pytest.approx([0, -E1 / 3, -1.15 / 3, 0, -0.95 * 2 / 3], abs=1e-12)
@@ -299,19 +298,19 @@ def test_cispo_by_hand() -> None:
 
 
 def test_fixed_length_without_a_limit_says_what_is_missing() -> None:
-    made = batch()
-    del made.scalars["max_tokens"]
+    result = batch()
+    del result.scalars["max_tokens"]
     _, objective = clipped(aggregation=spec.LossAggregation.FIXED_LENGTH)
     with pytest.raises(KeyError, match="max_tokens"):
-        objective.prepare(made)
+        objective.prepare(result)
 
 
 def test_a_microbatch_of_masked_responses_adds_nothing() -> None:
     _, objective = clipped(mask_truncated=True, importance=spec.Importance())
-    made = batch()
-    objective.prepare(made)
+    result = batch()
+    objective.prepare(result)
     weights = WEIGHTS.clone().requires_grad_()
-    part = made.select([1, 5])
+    part = result.select([1, 5])
     terms = objective.loss(stand_in(part, weights), part)
     assert float(terms.loss.detach()) == 0
     (gradient,) = torch.autograd.grad(terms.loss, weights)
@@ -319,18 +318,18 @@ def test_a_microbatch_of_masked_responses_adds_nothing() -> None:
     assert all(math.isfinite(float(value)) for value in [*terms.sums.values(), *terms.maxima.values()])
 
 
-def test_the_gap_is_of_the_tokens_that_the_step_s_own_weights_made() -> None:
-    made, outputs = two_responses()
-    del made.token_columns["old_logprobs"]
-    made.token_columns["engine_logprobs"] = torch.tensor([0, -1.0, -1.0, 0, -1.0], dtype=torch.float64)
-    made.token_columns["weight_version"] = torch.tensor([0, 7, 8, 0, 7], dtype=torch.int32)
+def test_gap_covers_tokens_of_the_current_weights() -> None:
+    result, outputs = two_responses()
+    del result.token_columns["old_logprobs"]
+    result.token_columns["engine_logprobs"] = torch.tensor([0, -1.0, -1.0, 0, -1.0], dtype=torch.float64)
+    result.token_columns["weight_version"] = torch.tensor([0, 7, 8, 0, 7], dtype=torch.int32)
     _, objective = clipped()
 
     def gap() -> tuple[float | None, float | None]:
-        objective.prepare(made)
-        terms = objective.loss(outputs, made)
+        objective.prepare(result)
+        terms = objective.loss(outputs, result)
         mean, largest = "rollout/logprob_gap_mean", "rollout/logprob_gap_max"
-        made.token_columns.pop("gap_shares", None)
+        result.token_columns.pop("gap_shares", None)
         return (
             None if mean not in terms.sums else float(terms.sums[mean]),
             None if largest not in terms.maxima else float(terms.maxima[largest]),
@@ -338,7 +337,7 @@ def test_the_gap_is_of_the_tokens_that_the_step_s_own_weights_made() -> None:
 
     # Against -0.9, -0.8 and -1.1: 0.1, 0.2, 0.1.
     assert gap() == (pytest.approx(0.4 / 3), pytest.approx(0.2))
-    made.scalars["version"] = 7.0
+    result.scalars["version"] = 7.0
     assert gap() == (pytest.approx(0.1), pytest.approx(0.1))
-    made.scalars["version"] = 9.0
+    result.scalars["version"] = 9.0
     assert gap() == (None, None)

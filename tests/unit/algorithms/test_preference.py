@@ -1,4 +1,4 @@
-"""Preference methods: by hand, and against formulas that are written out pair by pair and token by token."""
+"""Preference algorithms: by hand, and against formulas written out pair by pair and token by token."""
 
 import itertools
 import math
@@ -118,12 +118,12 @@ def rows(seed: int = 3) -> tuple[Batch, Tensor]:
 
 
 def sides(batch: Batch, logprobs: Tensor) -> list[Side]:
-    found = []
+    result = []
     for index, (start, end) in enumerate(itertools.pairwise(batch.cu_seqlens.tolist())):
         tokens = [t for t in range(start, end) if batch.token("loss_mask")[t]]
         rating = batch.sequence_columns.get("rating", torch.zeros(len(batch)))[index]
-        found.append(Side(logprobs[tokens], batch.token("reference_logprobs")[tokens], float(rating)))
-    return found
+        result.append(Side(logprobs[tokens], batch.token("reference_logprobs")[tokens], float(rating)))
+    return result
 
 
 @pytest.mark.parametrize("name", list(METHODS))
@@ -191,16 +191,16 @@ def test_conservative_dpo_by_hand() -> None:
     assert float(terms.sums["preference/nll_loss"]) == pytest.approx(1.5)
 
 
-def test_conservative_dpo_wants_no_more_than_its_margin() -> None:
+def test_conservative_dpo_has_an_optimal_margin() -> None:
     # d/dm of -(1 - e) log sigmoid(m) - e log sigmoid(-m) is sigmoid(m) - (1 - e): 0 at log((1 - e) / e).
     batch, logprobs = by_hand()
     batch = batch.select([0, 1])
-    wanted = math.log(0.8 / 0.2)
+    expected = math.log(0.8 / 0.2)
     moved = logprobs[:5].clone()
-    moved[1] += wanted / 0.5 - 2  # the log-ratios differ by 2
+    moved[1] += expected / 0.5 - 2  # the log-ratios differ by 2
     moved.requires_grad_()
     terms = measured(DPO(spec.DPO(beta=0.5, label_smoothing=0.2)), batch, moved)
-    assert float(terms.sums["preference/margin"]) == pytest.approx(wanted)
+    assert float(terms.sums["preference/margin"]) == pytest.approx(expected)
     (gradient,) = torch.autograd.grad(terms.loss, moved)
     assert gradient.abs().max() < 1e-12
 
@@ -238,13 +238,13 @@ def test_orpo_by_hand() -> None:
     assert float(terms.sums["preference/nll_loss"]) == pytest.approx(1.5)
 
 
-def test_what_is_certain_has_finite_odds() -> None:
+def test_certain_responses_have_finite_odds() -> None:
     for dtype in (torch.float32, torch.float64):
         certain = torch.tensor([0.0, -1e-30, -50.0], dtype=dtype, requires_grad=True)
-        found = log_odds(certain)
-        assert bool(found.isfinite().all())
-        assert float(found[2].detach()) == pytest.approx(-50)
-        (gradient,) = torch.autograd.grad(found.sum(), certain)
+        result = log_odds(certain)
+        assert bool(result.isfinite().all())
+        assert float(result[2].detach()) == pytest.approx(-50)
+        (gradient,) = torch.autograd.grad(result.sum(), certain)
         assert bool(gradient.isfinite().all())
 
 
@@ -257,7 +257,7 @@ def test_what_is_certain_has_finite_odds() -> None:
         (DISTANCE.SQUARED, 0.0),
     ],
 )
-def test_rpo_is_content_where_the_gaps_are_the_same(distance: spec.RPODistance, expected: float) -> None:
+def test_rpo_is_zero_at_equal_gaps(distance: spec.RPODistance, expected: float) -> None:
     batch, logprobs = by_hand()
     batch.sequence_columns["rating"] = torch.tensor([3.0, 1, 2, 2])
     logprobs.requires_grad_()
@@ -289,7 +289,7 @@ def test_rpo_by_hand() -> None:
         assert float(terms.loss) == pytest.approx(value, abs=1e-6), distance
 
 
-def test_half_a_pair_is_refused() -> None:
+def test_odd_number_of_sequences_is_rejected() -> None:
     batch, _ = by_hand()
     with pytest.raises(ValueError, match="pairs of sequences, and there are 3"):
         DPO(spec.DPO()).policy_objective().prepare(batch.select([0, 1, 2]))

@@ -39,7 +39,7 @@ def regression(**fields: object) -> RewardModel:
 
 
 def figures(objective: Objective, outputs: ModelOutputs, batch: Batch) -> tuple[float, dict[str, float]]:
-    """The loss and the metrics of a whole minibatch."""
+    """Return the loss and the metrics of a whole minibatch."""
     objective.prepare(batch)
     terms = objective.loss(outputs, batch)
     return float(terms.loss), {name: float(value) for name, value in terms.sums.items()}
@@ -126,7 +126,7 @@ def test_several_attributes_by_hand() -> None:
     )
 
 
-def test_an_attribute_that_no_row_rates_has_no_figure_and_no_gradient() -> None:
+def test_unrated_attribute_has_no_metric_and_no_gradient() -> None:
     batch = rated(*[[rating, math.nan] for rating in (1, 2, 3, 4)])
     values = BY_ATTRIBUTE.clone().requires_grad_()
     objective = regression().score_objective(NAMES)
@@ -137,14 +137,14 @@ def test_an_attribute_that_no_row_rates_has_no_figure_and_no_gradient() -> None:
     assert gradient[:, 0].abs().sum() > 0 and not gradient[:, 1].any()
 
 
-def test_as_many_scores_as_ratings_are_wanted() -> None:
+def test_score_and_rating_counts_must_match() -> None:
     objective, batch = regression().score_objective(NAMES), rated([1, 0], [1, 0], [1, 0], [1, 0])
     objective.prepare(batch)
     with pytest.raises(ValueError, match="gives 1 scores, and the rows hold 2 ratings"):
         objective.loss(ModelOutputs(values=VALUES), batch)
 
 
-def test_it_says_that_its_scores_have_names() -> None:
+def test_reward_model_is_a_score_algorithm() -> None:
     assert isinstance(regression(), ScoreAlgorithm)
 
 
@@ -183,6 +183,6 @@ def test_regression_equals_a_slow_loop(pooling: spec.Pooling) -> None:
     slow = sum(errors) / len(errors) + 0.2 * sum(squares) / len(squares) + 0.3 * sum(tokens) / len(tokens)
     assert isinstance(slow, Tensor)
     assert float(terms.loss.detach()) == pytest.approx(float(slow.detach()), abs=1e-12)
-    found = torch.autograd.grad(terms.loss, [values, logprobs])
-    for gradient, wanted in zip(found, torch.autograd.grad(slow, [values, logprobs]), strict=True):
-        torch.testing.assert_close(gradient, wanted, atol=1e-12, rtol=0)
+    result = torch.autograd.grad(terms.loss, [values, logprobs])
+    for gradient, expected in zip(result, torch.autograd.grad(slow, [values, logprobs]), strict=True):
+        torch.testing.assert_close(gradient, expected, atol=1e-12, rtol=0)

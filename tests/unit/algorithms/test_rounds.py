@@ -1,4 +1,4 @@
-"""Which rows come of a round's samples, worked by hand; the losses of these rows."""
+"""Rows of a round's samples, worked by hand, and their losses."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ PATTERN = JUDGE.pattern
 
 
 def prompt(name: str, *rewards: float | None, demonstration: list[int] | None = None) -> Prompt:
-    """Sample k has the one token 10 + k."""
+    """Return a prompt whose sample k has the one token 10 + k."""
     responses = [Response(f"{name}#{k}", [10 + k], reward) for k, reward in enumerate(rewards)]
     return Prompt(name, [1, 2], responses, demonstration)
 
@@ -29,7 +29,7 @@ def names(made: RoundRows) -> list[tuple[str, ...]]:
     return [tuple(response.name for response in row.responses) for row in made.rows]
 
 
-def test_the_best_of_each_prompt_are_kept_if_they_are_good_enough() -> None:
+def test_rejection_sampling_keeps_the_best_above_the_minimum() -> None:
     prompts = [prompt("a", 1.0, 3.0, 2.0), prompt("b", 0.5, 0.5, 0.4), prompt("c", -1.0, 5.0, 4.0)]
     #   a: 3, 2, 1    b: 0.5 (sampled first), 0.5, 0.4    c: 5, 4, -1
     best = RejectionSampling(spec.RejectionSampling()).rows(prompts)
@@ -43,32 +43,34 @@ def test_the_best_of_each_prompt_are_kept_if_they_are_good_enough() -> None:
     assert two.figures["round/chosen_reward"] == pytest.approx((3 + 2 + 5 + 4) / 4)
 
 
-def test_nothing_good_enough_says_how_good_the_best_was() -> None:
-    made = RejectionSampling(spec.RejectionSampling(minimum_reward=6.0)).rows([prompt("a", 1.0, 5.5)])
-    assert made.rows == [] and not made.learned_out
-    assert made.why_none == "the best of 2 rewards is 5.5, below minimumReward (6): lower it, or sample more"
+def test_empty_round_reports_the_best_reward() -> None:
+    result = RejectionSampling(spec.RejectionSampling(minimum_reward=6.0)).rows([prompt("a", 1.0, 5.5)])
+    assert result.rows == [] and not result.learned_out
+    assert (
+        result.why_none == "the best of 2 rewards is 5.5, below minimumReward (6): lower it, or sample more"
+    )
 
 
-def test_each_sample_stands_against_its_prompts_demonstration() -> None:
-    made = SPIN(spec.SPIN()).rows(
+def test_spin_pairs_each_sample_with_its_demonstration() -> None:
+    result = SPIN(spec.SPIN()).rows(
         [prompt("a", None, None, demonstration=[11]), prompt("b", None, demonstration=[7, 8])]
     )
-    assert names(made) == [
+    assert names(result) == [
         ("a#0/demonstration", "a#0"),
         ("a#1/demonstration", "a#1"),
         ("b#0/demonstration", "b#0"),
     ]
     # a#1 is [11], as demonstrated: one of three.
-    assert made.figures == pytest.approx({"round/alike_share": 1 / 3})
-    batch = pack_rows(made.rows)
+    assert result.figures == pytest.approx({"round/alike_share": 1 / 3})
+    batch = pack_rows(result.rows)
     assert batch.tokens.tolist() == [1, 2, 11, 1, 2, 10, 1, 2, 11, 1, 2, 11, 1, 2, 7, 8, 1, 2, 10]
     assert batch.token("loss_mask").tolist() == [0, 0, 1] * 4 + [0, 0, 1, 1] + [0, 0, 1]
     assert batch.sample_ids[:2] == ["a#0/demonstration", "a#0"]
 
 
-def test_the_judges_best_stands_against_its_worst() -> None:
+def test_self_rewarding_pairs_best_with_worst() -> None:
     rewarding = SelfRewarding(spec.SelfRewarding(judge=JUDGE, minimum_margin=1.0))
-    made = rewarding.rows(
+    result = rewarding.rows(
         [
             prompt("a", 2.0, None, 5.0, 3.0),
             prompt("b", 4.0, 3.0),  # differ by no more than the margin
@@ -76,9 +78,9 @@ def test_the_judges_best_stands_against_its_worst() -> None:
             prompt("d", 5.0, 1.0, 5.0, 1.0),  # of equals the first is best, the last worst
         ]
     )
-    assert names(made) == [("a#2", "a#0"), ("d#0", "d#3")]
+    assert names(result) == [("a#2", "a#0"), ("d#0", "d#3")]
     # judged: 2 5 3, 4 3, 3, 5 1 5 1: ten of twelve, 32 in all
-    assert made.figures == pytest.approx(
+    assert result.figures == pytest.approx(
         {
             "round/unjudged_share": 2 / 12,
             "round/reward_mean": 3.2,
@@ -88,7 +90,7 @@ def test_the_judges_best_stands_against_its_worst() -> None:
     )
 
 
-def test_a_judge_that_says_nothing_and_one_that_finds_all_alike_are_told_apart() -> None:
+def test_unparsed_and_equal_judgements_are_distinguished() -> None:
     rewarding = SelfRewarding(spec.SelfRewarding(judge=JUDGE))
     silent = rewarding.rows([prompt("a", None, None)])
     assert not silent.learned_out and "none of 2 responses got a score from the judge" in silent.why_none
@@ -96,7 +98,7 @@ def test_a_judge_that_says_nothing_and_one_that_finds_all_alike_are_told_apart()
     assert alike.learned_out and "differ by more than minimumMargin (0)" in alike.why_none
 
 
-def test_a_verdict_is_the_mean_of_what_can_be_read() -> None:
+def test_judge_score_is_the_mean_of_parsed_scores() -> None:
     answers = ["Score: 4", "It is good. score:2.5 Score: 1", "no idea", "Score: -1"]
     assert verdict(answers, PATTERN) == Verdict(score=(4 + 2.5 - 1) / 3, answers=4, unparsed=1)
     assert verdict(["good"], PATTERN) == Verdict(None, 1, 1)
@@ -142,8 +144,8 @@ def test_the_loss_of_pairs_equals_a_slow_loop(objective: Objective) -> None:
 def test_spin_by_hand() -> None:
     # log p - log p_k: of the demonstration 0.4 + 0.2 = 0.6, of the sample -0.5; beta 0.5: margin 0.55.
     #   -log sigmoid(0.55) = log(1 + e^-0.55) = log(1.5769498) = 0.4554923
-    made = SPIN(spec.SPIN(beta=0.5)).rows([prompt("a", None, demonstration=[7, 8])])
-    batch = pack_rows(made.rows)
+    result = SPIN(spec.SPIN(beta=0.5)).rows([prompt("a", None, demonstration=[7, 8])])
+    batch = pack_rows(result.rows)
     batch.token_columns["reference_logprobs"] = torch.tensor(
         [0, 0, -1.4, -1.2, 0, 0, -1.0], dtype=torch.float64
     )

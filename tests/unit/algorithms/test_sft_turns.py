@@ -24,7 +24,7 @@ def loss_of(logprobs: torch.Tensor) -> torch.Tensor:
     return objective.loss(ModelOutputs(logprobs=logprobs), batch).loss
 
 
-def test_by_hand() -> None:
+def test_values_by_hand() -> None:
     """Six tokens are imitated: those of probability 1/2, 1/4, 1/2, 1, 1/8 and 1/2. The mean of -log p is
     (1 + 2 + 1 + 0 + 3 + 1) log 2 / 6 = 4/3 log 2; what is read, of probability 1/1024, counts for nothing."""
     read = 2.0**-10

@@ -1,4 +1,4 @@
-"""The divergence measured within the step is the one measured before it, without a pass of its own."""
+"""Divergence measured within the step equals the one measured before it."""
 
 import pytest
 import torch
@@ -42,10 +42,10 @@ def grpo(estimator: KLEstimator, **changes: object) -> spec.Algorithm:
 
 
 @pytest.mark.parametrize("estimator", KLEstimator)
-def test_figures_loss_and_gradient_are_those_with_a_pass_of_its_own(estimator: KLEstimator) -> None:
+def test_in_step_kl_equals_a_separate_pass(estimator: KLEstimator) -> None:
     algorithm = make_algorithm(grpo(estimator))
     assert not algorithm.needs_old_logprobs and algorithm.needs_reference
-    found = []
+    result = []
     for old in (True, False):
         batch, logprobs = made(old)
         metrics = algorithm.advantages(batch, {})
@@ -59,8 +59,8 @@ def test_figures_loss_and_gradient_are_those_with_a_pass_of_its_own(estimator: K
             for name, value in terms.sums.items():
                 metrics[name] = metrics.get(name, 0.0) + float(value)
         (gradient,) = torch.autograd.grad(total, leaf)
-        found.append((metrics, float(total.detach()), gradient))
-    (with_pass, loss, gradient), (within, same_loss, same_gradient) = found
+        result.append((metrics, float(total.detach()), gradient))
+    (with_pass, loss, gradient), (within, same_loss, same_gradient) = result
     assert with_pass.keys() == within.keys() and "kl/reference" in within
     assert within == pytest.approx(with_pass, abs=1e-12)
     assert same_loss == pytest.approx(loss, abs=1e-12)
@@ -88,7 +88,7 @@ def test_the_divergence_by_hand() -> None:
         {"epochsPerStep": 2},
     ],
 )
-def test_where_the_pass_is_needed_it_is_asked_for(changes: dict[str, object]) -> None:
+def test_old_logprobs_are_requested_where_needed(changes: dict[str, object]) -> None:
     assert make_algorithm(grpo(KLEstimator.K3, **changes)).needs_old_logprobs
 
 

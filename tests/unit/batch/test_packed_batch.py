@@ -1,4 +1,4 @@
-"""Packed batches: shapes are checked, columns travel whole, altered bytes are refused."""
+"""Packed batches: shapes are checked, columns survive encoding, altered bytes are refused."""
 
 import pytest
 import torch
@@ -35,19 +35,19 @@ def same(one: Batch, other: Batch) -> bool:
 
 
 @given(sequences)
-def test_what_is_decoded_is_what_was_encoded(rows: list[list[int]]) -> None:
+def test_decoding_inverts_encoding(rows: list[list[int]]) -> None:
     batch = with_columns(rows)
     assert same(decode(encode(batch)), batch)
 
 
 @given(sequences)
-def test_selecting_each_sequence_and_joining_them_gives_the_batch(rows: list[list[int]]) -> None:
+def test_concatenating_selected_sequences_gives_the_batch(rows: list[list[int]]) -> None:
     batch = with_columns(rows)
     assert same(concatenate([batch.select([i]) for i in range(len(batch))]), batch)
 
 
 @given(sequences)
-def test_sums_and_positions_are_those_of_plain_lists(rows: list[list[int]]) -> None:
+def test_sums_and_positions_match_plain_lists(rows: list[list[int]]) -> None:
     batch = with_columns(rows)
     assert sequence_sums(batch.tokens.long(), batch).tolist() == [sum(row) for row in rows]
     assert batch.positions.tolist() == [place for row in rows for place in range(len(row))]

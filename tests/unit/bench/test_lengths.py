@@ -25,9 +25,7 @@ def test_lengths_are_those_of_seed_and_step_alone() -> None:
 
 
 @given(samples=st.integers(1, 80), longest=st.integers(1, 600), share=st.floats(0, 1), step=st.integers(0, 9))
-def test_every_mean_that_is_possible_is_met_exactly(
-    samples: int, longest: int, share: float, step: int
-) -> None:
+def test_every_possible_mean_is_met_exactly(samples: int, longest: int, share: float, step: int) -> None:
     least, most = (longest + samples - 1) / samples, longest
     mean = round(least + share * (most - least))
     if mean * samples < longest + samples - 1:
@@ -42,6 +40,6 @@ def test_every_mean_that_is_possible_is_met_exactly(
 
 
 @pytest.mark.parametrize(("mean", "longest"), [(4, 3), (1, 512), (64, 63)])
-def test_lengths_that_cannot_be_are_refused(mean: int, longest: int) -> None:
+def test_impossible_lengths_are_rejected(mean: int, longest: int) -> None:
     with pytest.raises(ValueError, match=f"one of them {longest}: no mean of {mean}"):
         tailed(0, 16, mean, longest, seed=1)

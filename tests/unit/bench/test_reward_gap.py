@@ -20,30 +20,30 @@ def test_steps_are_compared_whose_samples_come_from_the_same_version() -> None:
     # Samples of step 3 are of version 2 in the synchronous job, of version 0 where they are two steps stale.
     synchronous = [_line(step, step / 10) for step in (3, 4, 5, 6)]
     late = [_line(step, (step - 2) / 10 + 0.01, staleness=2) for step in (5, 6, 7, 8)]
-    found = reward_gap(synchronous, late, samples=16)
+    result = reward_gap(synchronous, late, samples=16)
     # Versions 3, 4 and 5: (0.4 + 0.5 + 0.6) / 3 beside 0.01 more each.
-    assert found.base == pytest.approx(0.5)
-    assert found.other == pytest.approx(0.51)
-    assert found.gap == pytest.approx(0.01)
+    assert result.base == pytest.approx(0.5)
+    assert result.other == pytest.approx(0.51)
+    assert result.gap == pytest.approx(0.01)
     # Six means of 16 samples with 0.2 each: sqrt(6 * 0.04 / 16) / 3.
-    assert found.error == pytest.approx(math.sqrt(0.015) / 3)
+    assert result.error == pytest.approx(math.sqrt(0.015) / 3)
 
 
-def test_of_the_steps_with_samples_of_one_version_the_last_counts() -> None:
+def test_last_step_of_each_version_counts() -> None:
     synchronous = [_line(step, 0.5) for step in (1, 2, 3)]
     begun = [_line(1, 0.1), _line(2, 0.2, staleness=1), _line(3, 0.3, staleness=2)]
     late = [*begun, _line(4, 0.4, staleness=2), _line(5, 0.5, staleness=2)]
     assert reward_gap(synchronous, late, samples=4).other == pytest.approx((0.3 + 0.4 + 0.5) / 3)
 
 
-def test_what_was_sampled_from_several_versions_is_of_none() -> None:
+def test_samples_of_several_versions_are_ignored() -> None:
     synchronous = [_line(step, 0.5) for step in (1, 2, 3)]
     mixed = [_line(1, 0.5), _line(2, 0.5), _line(3, 0.5, staleness=0.5, most=1)]
     with pytest.raises(RuntimeError, match=r"\[0, 1\]: \[0, 1, 2\] on the one, \[0, 1\] on the other"):
         reward_gap(synchronous, mixed, samples=4)
 
 
-def test_the_mean_of_independent_gaps_is_surer_than_each() -> None:
+def test_mean_of_independent_gaps_has_a_lower_error() -> None:
     # sqrt(0.03^2 + 0.04^2) / 2
     gaps = [RewardGap(0.5, 0.5, 0.03), RewardGap(0.5, 0.5, 0.04)]
     assert RewardGap.error_of_mean(gaps) == pytest.approx(0.025)

@@ -36,7 +36,7 @@ def result(line: str = "one", form: Form = Form.QUICK, **figures: float) -> Resu
     return made(made_line, form, Outcome(figures), 0.0, 0.0, machine)
 
 
-def test_an_aim_is_a_bound_from_below_or_from_above() -> None:
+def test_aim_is_a_lower_or_upper_bound() -> None:
     times = Aim("times", "times TRL", 8.0)
     assert [times.met({"times": value}) for value in (7.9, 8.0, 8.1)] == [False, True, True]
     share = Aim("size", "of the bytes", 0.04, at_least=False, percent=True)
@@ -73,14 +73,14 @@ def test_results_of_several_machines_say_whose_they_are() -> None:
     assert alone.startswith("2 cores (a processor), 23 GiB, no GPU; Python 3.11, torch 2.15.")
     assert render.circumstances({"one": one, "other": other}).startswith("2 cores (a processor)")
     other = replace(other, machine=other.machine | {"processor": "another"})
-    said = render.circumstances({"one": one, "other": other, "third": one}).splitlines()
-    assert [line.partition(" GiB")[0] for line in said[:2]] == [
+    text = render.circumstances({"one": one, "other": other, "third": one}).splitlines()
+    assert [line.partition(" GiB")[0] for line in text[:2]] == [
         "one, third: 2 cores (a processor), 23",
         "other: 2 cores (another), 23",
     ]
 
 
-def test_only_what_stands_between_known_markers_is_written() -> None:
+def test_only_text_between_known_markers_is_written() -> None:
     page = "a\n<!-- bench: table -->\nold\n<!-- end -->\nb\n<!-- bench: other -->\nkept\n<!-- end -->\n"
     assert render.written(page, {"table": "new"}) == page.replace("old", "new")
     with pytest.raises(ValueError, match="2 places begin"):
@@ -93,7 +93,7 @@ def test_the_page_has_a_place_for_the_table() -> None:
     assert written.count("<the table>") == written.count("<the machine>") == 1
 
 
-def test_a_bar_goes_to_the_right_where_its_aim_is_met() -> None:
+def test_bar_points_right_when_its_aim_is_met() -> None:
     drawn = chart([Bar("twice", "16 (at least 8)", 2.0), Bar("half", "4 <of> 8", 0.5)], "a title")
     # Powers from a half to twice, so the aim lies in the middle of 380 units that begin 8 right of the five
     # letters of the longer label, 7 each.

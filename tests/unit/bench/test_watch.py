@@ -1,4 +1,4 @@
-"""What a comparison holds that its sides used."""
+"""Resource usage of the sides of a comparison."""
 
 from tests.bench.watch import Highs, Moment, Usage
 
@@ -18,7 +18,7 @@ def test_memory_is_read_where_a_group_or_all_together_hold_more_than_ever() -> N
     assert highs.reached({"trainer": 20 * _MIB, "rollout": 20 * _MIB, "critic": 2 * _MIB}), "it was not there"
 
 
-def test_what_was_not_read_does_not_lower_the_highest() -> None:
+def test_missing_readings_do_not_lower_the_maximum() -> None:
     highs = Highs()
     assert highs.reached({"trainer": 100 * _MIB})
     sizes = [round(100 * _MIB * 1.009**step) for step in range(1, 4)]

@@ -1,4 +1,4 @@
-"""The sizing rule, with numbers worked by hand, and what must hold of any figures."""
+"""Sizing rule: numbers worked by hand, and invariants for any measurements."""
 
 import math
 import subprocess
@@ -23,13 +23,13 @@ EVEN = EngineSpeed([(1, 1.0)], max_sequences=100)
     ("running", "seconds"),
     [(1, 1.0), (2, 2.0), (3, 3.0), (4, 6.5), (5, 6.5), (6, 6.5), (7, 7.0), (8, 7.5), (10, 8.5)],
 )
-def test_a_pass_between_and_beyond_what_was_measured(running: int, seconds: float) -> None:
+def test_pass_time_is_interpolated_and_extrapolated(running: int, seconds: float) -> None:
     # With 4 it took longer than with 6, so it counts as long as that; of two with 3 the quicker one counts.
     points = [(6, 6.5), (3, 3.0), (3, 3.5), (1, 1.0), (4, 9.0), (8, 7.5)]
     assert EngineSpeed(points, max_sequences=10).pass_seconds(running) == pytest.approx(seconds)
 
 
-def test_one_worker_with_room_for_two() -> None:
+def test_one_worker_with_two_slots() -> None:
     # 3 and 1 run beside each other for one pass of 1.5 s. Then 2 takes the place of 1: two passes of 1.5 s.
     assert finished(SPEED, [3, 1, 2]) == [(1.5, 1), (4.5, 2), (4.5, 3)]
     # In another order 3 takes the place of 1, and after one more pass of 1.5 s is alone: two passes of 1 s.
@@ -44,7 +44,7 @@ def test_workers_share_the_prompts() -> None:
     assert [each.seconds for each in generation(work, speed, 3)] == pytest.approx([13.0, 6.5, 6.5])
 
 
-def test_scores_come_while_others_are_generated() -> None:
+def test_scoring_overlaps_generation() -> None:
     # All four end after ten passes: nothing is hidden. One scorer takes 0.5 s for each.
     alike = generation(Workload([10] * 4, samples=1), EVEN, 1, scoring=2.0)
     assert (alike[0].seconds, alike[0].unscored) == (10.0, 2.0)
@@ -59,7 +59,7 @@ def test_scores_come_while_others_are_generated() -> None:
     assert busy[0].unscored == pytest.approx(1 + 48 - 10)
 
 
-def test_workers_that_always_have_more_to_do() -> None:
+def test_steady_state_seconds() -> None:
     work = Workload([1, 1, 1, 5], samples=1)
     # 8 tokens, two at a time in 1.5 s: 6 s for one worker. The longest takes 5 x 1.5 = 7.5 s, over two steps.
     assert flowing_seconds(work, SPEED, 1, 1, most=100.0) == pytest.approx(6.0)
@@ -71,30 +71,30 @@ def test_workers_that_always_have_more_to_do() -> None:
     assert flowing_seconds(work, roomy, 1, 1, most=100.0) == pytest.approx(11.25)
 
 
-def test_a_synchronous_step_is_one_after_the_other() -> None:
+def test_synchronous_step_is_sequential() -> None:
     work = Workload([10] * 8, samples=1)
     speed = EngineSpeed([(1, 1.0), (9, 9.0)], max_sequences=8)
     costs = StepCosts(train=10.0, before=3.0, score=1.0, refit=4.0, rest=2.0)
-    found = size(work, speed, costs, staleness=0, flows=False, most=4)
+    result = size(work, speed, costs, staleness=0, flows=False, most=4)
     # A pass of n sequences takes n seconds: 8 sequences of 10 tokens take 80 s, shared by the workers.
-    assert [row.generate for row in found.rows] == pytest.approx([80.0, 40.0, 30.0, 20.0])
-    assert [row.step for row in found.rows] == pytest.approx([100.0, 60.0, 50.0, 40.0])
-    assert [row.idle for row in found.rows] == pytest.approx([0.87, 1 - 13 / 60, 0.74, 1 - 13 / 40])
-    assert (found.workers, found.enough) == (4, False)
-    assert found.sentence == (
-        "At least 4 rollout workers, the most that were looked at: a step takes 40 s and the trainer waits "
-        "68 % of it, and more would still bring something."
+    assert [row.generate for row in result.rows] == pytest.approx([80.0, 40.0, 30.0, 20.0])
+    assert [row.step for row in result.rows] == pytest.approx([100.0, 60.0, 50.0, 40.0])
+    assert [row.idle for row in result.rows] == pytest.approx([0.87, 1 - 13 / 60, 0.74, 1 - 13 / 40])
+    assert (result.workers, result.enough) == (4, False)
+    assert result.sentence == (
+        "At least 4 rollout workers, the maximum that was considered: a step takes 40 s and the trainer "
+        "waits 68 % of it, and more would still help."
     )
 
 
-def test_the_fewest_after_which_more_bring_little() -> None:
+def test_recommends_the_fewest_cost_effective_workers() -> None:
     # With 8 workers a sequence each: from then on nothing changes. From 4 to 8 it is 20 to 10 s of 1,020:
     # 1 %. From 2 to 3 it is 10 of 1,040.
     work = Workload([10] * 8, samples=1)
     speed = EngineSpeed([(1, 1.0), (9, 9.0)], max_sequences=8)
-    found = size(work, speed, StepCosts(train=1000.0), staleness=0, flows=False, most=10)
-    assert (found.workers, found.enough) == (1, True)
-    assert found.sentence == (
+    result = size(work, speed, StepCosts(train=1000.0), staleness=0, flows=False, most=10)
+    assert (result.workers, result.enough) == (1, True)
+    assert result.sentence == (
         "1 rollout worker: a step takes 1,080 s and the trainer waits 7 % of it; one more would make it 4 % "
         "shorter."
     )
@@ -107,24 +107,24 @@ def test_the_fewest_after_which_more_bring_little() -> None:
 EVEN_BY_LENGTH = EngineSpeed([(1, 1.0)], max_sequences=1)
 
 
-def test_an_asynchronous_step_is_its_slower_side() -> None:
+def test_asynchronous_step_takes_its_slowest_side() -> None:
     work = Workload([10] * 8, samples=1)
     speed = EngineSpeed([(1, 1.0), (9, 9.0)], max_sequences=8)
     costs = StepCosts(train=30.0, before=3.0, score=50.0, refit=4.0, rest=2.0)
-    found = size(work, speed, costs, staleness=1, flows=False, most=4)
+    result = size(work, speed, costs, staleness=1, flows=False, most=4)
     # The workers: 84, 44, 34, 24. The trainer: 35. Scores come meanwhile.
-    assert [row.step for row in found.rows] == pytest.approx([84.0, 44.0, 35.0, 35.0])
-    assert found.workers == 3 and found.chosen.idle == pytest.approx(2 / 35)
-    assert found.sentence == (
+    assert [row.step for row in result.rows] == pytest.approx([84.0, 44.0, 35.0, 35.0])
+    assert result.workers == 3 and result.chosen.idle == pytest.approx(2 / 35)
+    assert result.sentence == (
         "3 rollout workers keep the trainer busy: a step takes 35 s and the trainer waits 6 % of it; with "
         "one fewer it would wait 25 %."
     )
 
 
-def test_workers_that_would_only_be_in_the_way_wait() -> None:
+def test_superfluous_workers_idle() -> None:
     # Six responses may be in the making. Three workers run two each; of four each has room for one alone.
-    found = size(Workload([1, 1, 1], samples=1), EVEN, StepCosts(train=0.1), 1, True, 4)
-    assert [row.step for row in found.rows] == pytest.approx([0.5, 0.5, 0.5, 0.5])
+    result = size(Workload([1, 1, 1], samples=1), EVEN, StepCosts(train=0.1), 1, True, 4)
+    assert [row.step for row in result.rows] == pytest.approx([0.5, 0.5, 0.5, 0.5])
 
 
 def test_why_an_asynchronous_trainer_cannot_be_kept_busy() -> None:
@@ -132,10 +132,10 @@ def test_why_an_asynchronous_trainer_cannot_be_kept_busy() -> None:
     slow = StepCosts(train=1.0)
     dry = size(work, EVEN, slow, staleness=1, flows=False, most=4)
     assert dry.sentence.endswith("with rollout.refit.inFlight Continue they would not.")
-    held = size(work, EVEN, slow, staleness=1, flows=True, most=4)
+    value = size(work, EVEN, slow, staleness=1, flows=True, most=4)
     # 100 tokens of the longest, a second each, over two steps.
-    assert held.chosen.step == pytest.approx(51.5) or held.chosen.step == pytest.approx(50.0)
-    assert held.sentence.endswith("The longest responses hold it up, which more workers do not shorten.")
+    assert value.chosen.step == pytest.approx(51.5) or value.chosen.step == pytest.approx(50.0)
+    assert value.sentence.endswith("The longest responses limit it, which more workers do not shorten.")
 
 
 @given(
@@ -173,18 +173,16 @@ def test_more_workers_are_never_slower_nor_is_an_asynchronous_job(
 
 @given(count=st.integers(1, 80), longest=st.integers(1, 2000), share=st.floats(0, 1), spread=st.floats(0, 2))
 @settings(deadline=None, max_examples=50)
-def test_lengths_have_the_mean_that_was_asked_for(
-    count: int, longest: int, share: float, spread: float
-) -> None:
+def test_quantiles_have_the_requested_mean(count: int, longest: int, share: float, spread: float) -> None:
     mean = 1 + share * (longest - 1)
-    found = Lengths(mean, longest, spread).of(count)
-    assert found == sorted(found) and len(found) == count
-    assert found[0] >= 1 and found[-1] <= longest
+    result = Lengths(mean, longest, spread).of(count)
+    assert result == sorted(result) and len(result) == count
+    assert result[0] >= 1 and result[-1] <= longest
     # Each is rounded by at most a half.
-    assert abs(sum(found) / count - mean) <= 0.5 + 1e-6 * longest
+    assert abs(sum(result) / count - mean) <= 0.5 + 1e-6 * longest
 
 
-def test_lengths_without_a_spread_are_all_alike() -> None:
+def test_zero_spread_gives_equal_lengths() -> None:
     assert Lengths(7.0, 50, 0.0).of(3) == [7, 7, 7]
     # Log-normal with spread 1: median m, quantiles m exp(+-z), with z = 0.6745 at the quartiles.
     low, high = Lengths(100.0, 10**6, 1.0).of(2)
@@ -194,20 +192,20 @@ def test_lengths_without_a_spread_are_all_alike() -> None:
             Lengths(mean, 50)
 
 
-def test_a_spread_that_a_run_has_shown() -> None:
+def test_fit_recovers_the_spread() -> None:
     # Of 64 lengths the largest is near the quantile 64 / 65, 2.160 deviations up. With mean 64 and largest
     # 320: ln 5 = 1.609 = 2.160 s - s^2 / 2 at s = 0.958.
-    found = fitted([60.0, 68.0], [300.0, 340.0], 64, 512)
-    assert (found.mean, found.longest) == (64.0, 512)
-    assert found.spread == pytest.approx(0.958, abs=0.001)
-    assert found.spread * 2.160 - found.spread**2 / 2 == pytest.approx(math.log(5), abs=0.002)
+    result = fitted([60.0, 68.0], [300.0, 340.0], 64, 512)
+    assert (result.mean, result.longest) == (64.0, 512)
+    assert result.spread == pytest.approx(0.958, abs=0.001)
+    assert result.spread * 2.160 - result.spread**2 / 2 == pytest.approx(math.log(5), abs=0.002)
     assert fitted([8.0], [8.0], 64, 512).spread == pytest.approx(0.0)
     # More than any log-normal has: the widest.
     assert fitted([2.0], [500.0], 64, 512).spread == pytest.approx(2.160, abs=0.001)
 
 
 @pytest.mark.parametrize("points", [[], [(0, 1.0)], [(1, 0.0)]])
-def test_a_speed_of_nothing_is_refused(points: list[tuple[int, float]]) -> None:
+def test_empty_engine_speed_is_rejected(points: list[tuple[int, float]]) -> None:
     with pytest.raises(ValueError, match="points of"):
         EngineSpeed(points, 4)
 

@@ -1,4 +1,4 @@
-"""How much the bus keeps of jobs that learn from given rows."""
+"""Retention bounds of jobs that learn from given rows."""
 
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.process.context import bounds_of
@@ -22,7 +22,7 @@ def job(**algorithm: object) -> AlignmentJob:
     )
 
 
-def test_what_a_teacher_says_of_two_steps_has_room() -> None:
+def test_teacher_scores_of_two_steps_fit() -> None:
     bounds = bounds_of(job(distillation={"rowsPerStep": 500, "candidates": 64}))
     # A token and its log-probability, eight bytes, for each candidate.
     assert bounds["scores"].size_bytes >= 2 * 500 * 1000 * 64 * 8

@@ -1,4 +1,4 @@
-"""Cancellation that others would lose."""
+"""Guards against lost cancellations."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from kubealign_services.bus.cancellation import Heeded, within
 
 
 async def swallows() -> str:
-    """As wait_for of Python 3.11 does when the result comes with the cancellation."""
+    """Swallow a cancellation, as wait_for of Python 3.11 does when the result arrives with it."""
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
@@ -34,7 +34,7 @@ async def test_a_swallowed_cancellation_is_raised() -> None:
 
 
 async def test_an_earlier_cancellation_does_not_count() -> None:
-    """Cleaning up after one may use the bus."""
+    """Cleanup after a cancellation may use the bus."""
 
     async def work() -> str:
         try:
@@ -56,7 +56,7 @@ async def test_a_failure_is_not_hidden() -> None:
         raise ValueError("real")
 
 
-async def test_what_does_not_heed_is_cancelled_again() -> None:
+async def test_task_that_swallows_its_cancellation_is_cancelled_again() -> None:
     cancelled = 0
 
     async def stubborn() -> None:
@@ -73,7 +73,7 @@ async def test_what_does_not_heed_is_cancelled_again() -> None:
     assert cancelled == 3
 
 
-async def test_within_gives_the_result_or_the_failure() -> None:
+async def test_run_with_timeout_returns_or_raises() -> None:
     async def fail() -> None:
         raise ValueError("real")
 

@@ -1,4 +1,4 @@
-"""The bus in memory does what every bus does."""
+"""Conformance of the in-memory bus."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ async def test_memory_bus(check: Check) -> None:
     await check(make)
 
 
-def test_bounds_hold_two_loads() -> None:
+def test_bounds_fit_two_loads() -> None:
     # 3 versions x 40,000 prompts under way, 8 samples each, 2 scorers; 2,000 tokens.
     bounds = bounds_for(groups=120_000, samples_per_group=8, sources=2, longest_sequence=2000)
     assert bounds["work"].messages == 240_000

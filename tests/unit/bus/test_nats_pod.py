@@ -1,4 +1,4 @@
-"""The first process of the bus' container hears a SIGTERM from its first moment."""
+"""The NATS container handles SIGTERM from its first moment."""
 
 import subprocess
 import sys
@@ -23,6 +23,6 @@ nats_pod.main()
 """
 
 
-def test_a_sigterm_while_it_begins_ends_it() -> None:
+def test_sigterm_during_startup_exits() -> None:
     done = subprocess.run([sys.executable, "-c", _PROGRAM], timeout=_SECONDS, check=False)
     assert done.returncode == Exit.STOPPED

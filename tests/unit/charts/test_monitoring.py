@@ -1,4 +1,4 @@
-"""The alerts and the Grafana dashboard of the chart speak of figures that there are."""
+"""Metrics in the chart's alerts and Grafana dashboard exist."""
 
 import json
 import re
@@ -22,20 +22,20 @@ DASHBOARD: dict[str, Any] = json.loads((FILES / "grafana-dashboard.json").read_t
 RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 
-#: Words of the query language that these use.
+#: Keywords of the query language.
 WORDS = {"absent", "by", "changes", "delta", "histogram_quantile", "increase", "label_values", "le", "max"}
 WORDS |= {"rate", "sum"}
 
 
 class Hub:
-    """What the dashboard's figures ask."""
+    """Fake of the state that the dashboard's metrics read."""
 
     streams = 0
     feeds = 0
 
 
 def exported() -> set[str]:
-    """Every name that operator, dashboard and roles export."""
+    """Return the names of all metrics that operator, dashboard and roles export."""
     registries: list[CollectorRegistry] = [
         OperatorMetrics()._registry,
         Measures(Hub())._registry,  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def expressions() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("expression", expressions())
-def test_every_figure_is_exported(expression: str) -> None:
+def test_every_metric_is_exported(expression: str) -> None:
     bare = re.sub(r'"[^"]*"|\[[^]]*\]', "", expression)
     names = set(re.findall(r"\bkubealign_\w+", bare))
     assert names and names <= exported()
@@ -71,7 +71,7 @@ def test_every_figure_is_exported(expression: str) -> None:
         assert expression.count(opening) == expression.count(closing)
 
 
-def test_every_step_s_figure_is_explained() -> None:
+def test_every_step_metric_is_documented() -> None:
     explained = set(re.findall(r"`([a-z_]+/[a-zA-Z_/]+|tokens_per_second)`", PAGE))
     named = {
         name
@@ -90,7 +90,7 @@ def test_every_step_s_figure_is_explained() -> None:
         assert any(re.fullmatch(pattern, name) for name in explained), pattern
 
 
-def test_alerts_say_what_is_wrong_and_what_it_means() -> None:
+def test_alerts_have_summary_and_description() -> None:
     names = [rule["alert"] for rule in RULES]
     assert len(set(names)) == len(names) > 12
     for rule in RULES:
@@ -99,17 +99,17 @@ def test_alerts_say_what_is_wrong_and_what_it_means() -> None:
         assert all(text.endswith(".") for text in rule["annotations"].values())
 
 
-def test_panels_have_their_place_and_their_data() -> None:
+def test_panels_do_not_overlap_and_have_targets() -> None:
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     taken: set[tuple[int, int]] = set()
     for panel in PANELS:
-        place = panel["gridPos"]
+        position = panel["gridPos"]
         cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
-        assert place["x"] + place["w"] <= 24
+        assert position["x"] + position["w"] <= 24
         assert not cells & taken, panel["title"]
         taken |= cells
         if panel["type"] != "row":

@@ -1,4 +1,4 @@
-"""Commits: whole or not there, whatever happens between."""
+"""Checkpoint store: checkpoints are complete or absent, whatever happens in between."""
 
 import math
 import os
@@ -41,7 +41,7 @@ def commit(store: CommitStore, step: int, **state: Any) -> Path:
     return store.commit(path, manifest).path
 
 
-def test_a_commit_reads_back(tmp_path: Path) -> None:
+def test_checkpoint_round_trip(tmp_path: Path) -> None:
     store = CommitStore(tmp_path / "commits", keep=2)
     assert store.newest() is None
     path = commit(store, 20, unfinished=["0:3", "0:4"], kl=math.inf, gap=math.nan)
@@ -62,14 +62,14 @@ def test_a_commit_reads_back(tmp_path: Path) -> None:
     assert shards[1].size_bytes == 1300
 
 
-def test_the_newest_are_kept_in_the_order_of_their_steps(tmp_path: Path) -> None:
+def test_newest_steps_are_kept(tmp_path: Path) -> None:
     store = CommitStore(tmp_path, keep=2)
     for step in (5, 10, 100_000_000):
         commit(store, step)
     assert [path.name for path in store.commits()] == ["step-00000010", "step-100000000"]
 
 
-def test_a_step_committed_again_is_newer_than_before(tmp_path: Path) -> None:
+def test_repeated_commit_of_a_step_is_newer(tmp_path: Path) -> None:
     store = CommitStore(tmp_path, keep=3)
     for attempt in range(11):
         commit(store, 7, attempt=attempt)
@@ -83,7 +83,7 @@ def test_a_step_committed_again_is_newer_than_before(tmp_path: Path) -> None:
     assert newest.manifest.driver_state["attempt"] == 10
 
 
-def test_what_a_crash_left_is_removed_at_the_next_begin(tmp_path: Path) -> None:
+def test_remnants_of_a_crash_are_removed(tmp_path: Path) -> None:
     store = CommitStore(tmp_path, keep=1)
     stale = store.begin(3)
     write_shards(stale, 3)
@@ -95,7 +95,7 @@ def test_what_a_crash_left_is_removed_at_the_next_begin(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["missing", "short"])
-def test_a_shard_that_is_not_as_reported_is_not_committed(tmp_path: Path, harm: str) -> None:
+def test_shard_of_another_size_is_not_committed(tmp_path: Path, harm: str) -> None:
     store = CommitStore(tmp_path, keep=2)
     commit(store, 1)
     path = store.begin(2)
@@ -134,7 +134,7 @@ def edit(path: Path, old: str, new: str) -> None:
         (lambda path: edit(path / MANIFEST, "rank-0.json", "../../x"), r"must be a path inside the folder"),
     ],
 )
-def test_a_corrupt_newest_commit_is_an_error_that_says_what_to_do(
+def test_corrupt_newest_checkpoint_names_the_remedy(
     tmp_path: Path, harm: Callable[[Path], object], words: str
 ) -> None:
     store = CommitStore(tmp_path, keep=2)
@@ -151,13 +151,13 @@ def test_a_corrupt_newest_commit_is_an_error_that_says_what_to_do(
 
 
 class Crash(BaseException):
-    """The process is gone: nothing of it runs any more."""
+    """The process has died: no further code of it runs."""
 
 
 @settings(deadline=None, max_examples=60)
 @given(survived=st.integers(0, 80), keep=st.integers(1, 2))
-def test_after_a_crash_anywhere_the_old_or_the_new_commit_is_whole(survived: int, keep: int) -> None:
-    """Every file operation of the second commit is counted; after `survived` of them the process dies."""
+def test_crash_anywhere_leaves_a_complete_checkpoint(survived: int, keep: int) -> None:
+    """Every file operation of the second commit is counted; the process dies after `survived` of them."""
     counted = ("open", "write", "fsync", "rename", "unlink", "rmdir", "mkdir")
     done = 0
 
@@ -196,6 +196,6 @@ def test_after_a_crash_anywhere_the_old_or_the_new_commit_is_whole(survived: int
             store_module._verify(path)
 
 
-def test_keep_must_leave_something(tmp_path: Path) -> None:
+def test_keep_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep is 0"):
         CommitStore(tmp_path, keep=0)

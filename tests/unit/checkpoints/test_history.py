@@ -1,4 +1,4 @@
-"""The history survives a crash at any byte; a fence only grows."""
+"""Step history survives a crash at any byte; fences only grow."""
 
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ def test_steps_read_back_in_order(tmp_path: Path) -> None:
     assert history.read() == [step(1), step(2), step(3)]
 
 
-def test_a_rollback_forgets_what_came_after_the_commit(tmp_path: Path) -> None:
+def test_rollback_removes_later_steps(tmp_path: Path) -> None:
     history = History(tmp_path / "history.jsonl")
     for number in (1, 2, 3, 4):
         history.append(step(number))
@@ -40,7 +40,7 @@ def test_a_rollback_forgets_what_came_after_the_commit(tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(lost=st.integers(1, 400))
-def test_a_torn_last_line_is_not_a_step_and_does_not_harm_the_next(lost: int) -> None:
+def test_torn_last_line_is_ignored_and_overwritten(lost: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.jsonl"
         history = History(path)
@@ -55,7 +55,7 @@ def test_a_torn_last_line_is_not_a_step_and_does_not_harm_the_next(lost: int) ->
         assert history.read() == [*kept, step(9)]
 
 
-def test_a_last_line_longer_than_a_block_is_found(tmp_path: Path) -> None:
+def test_last_line_longer_than_a_block(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     history = History(path)
     history.append(step(1))
@@ -67,7 +67,7 @@ def test_a_last_line_longer_than_a_block_is_found(tmp_path: Path) -> None:
     assert history.read() == [step(1), step(3)]
 
 
-def test_a_corrupt_line_in_the_middle_is_named(tmp_path: Path) -> None:
+def test_corrupt_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     history = History(path)
     history.append(step(1))
@@ -77,7 +77,7 @@ def test_a_corrupt_line_in_the_middle_is_named(tmp_path: Path) -> None:
         history.read()
 
 
-def test_fences_grow_and_are_never_given_twice(tmp_path: Path) -> None:
+def test_fences_grow_and_are_unique(tmp_path: Path) -> None:
     assert [next_fence(tmp_path / "run") for _ in range(11)] == list(range(1, 12))
     with ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(lambda _: next_fence(tmp_path / "run"), range(40)))

@@ -1,4 +1,4 @@
-"""Commands against a site in memory, as a person types them."""
+"""Fixtures that run commands against a backend in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -21,12 +21,12 @@ Submitted = Callable[..., JobRef]
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> MemorySite:
-    """What every command finds, whatever options say where it is."""
+    """Backend that every command opens, whatever its options select."""
     held = MemorySite(kind="cluster")
 
     @asynccontextmanager
     async def site_of(where: Where) -> AsyncIterator[MemorySite]:
-        # As the real one, which decides by it.
+        # Evaluated like in the real function, which may raise.
         where.folder  # noqa: B018
         yield held
 
@@ -36,10 +36,10 @@ def site(monkeypatch: pytest.MonkeyPatch) -> MemorySite:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command's output and exit code, outside of a terminal."""
+    """Run a command outside of a terminal and return its output and exit code."""
     for name in ("KUBEALIGN_RUNS_DIR", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-    # What typer itself says in boxes is not broken anywhere.
+    # Keeps typer's boxed messages on one line.
     monkeypatch.setenv("TERMINAL_WIDTH", "300")
 
     def invoke(*arguments: str, **how: Any) -> Result:
@@ -50,7 +50,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def submitted(site: MemorySite) -> Submitted:
-    """A job that the site has."""
+    """Submit a job to the backend."""
 
     def submit(algorithm: str, namespace: str = "default", **labels: str) -> JobRef:
         document = whole_job(algorithm)

@@ -1,4 +1,4 @@
-"""What `kubealign bench` says of jobs that it cannot size, before anything is started."""
+"""`kubealign bench` refuses jobs that it cannot size, before anything is started."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from support.tiny_jobs import online_job, sft_job, write_jobs
 Run = Callable[..., Result]
 
 
-def test_a_job_that_does_not_sample(run: Run, tmp_path: Path) -> None:
+def test_job_without_rollout_is_refused(run: Run, tmp_path: Path) -> None:
     done = run("bench", str(write_jobs(tmp_path, sft_job(tmp_path, "rows"))))
     assert done.exit_code == 2 and done.stderr.startswith("rows: sft does not sample in its steps: ")
 
@@ -31,7 +31,7 @@ def test_a_job_that_does_not_sample(run: Run, tmp_path: Path) -> None:
         ({"trainer": {"backend": {"megatron": {}}}}, "spec.trainer.backend.megatron cannot be measured"),
     ],
 )
-def test_parts_that_one_process_does_not_have(
+def test_multi_process_parts_are_refused(
     run: Run, tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
     job = online_job(tmp_path, "sampled", {"rloo": {}}, **changes)
@@ -39,7 +39,7 @@ def test_parts_that_one_process_does_not_have(
     assert done.exit_code == 2 and done.stderr.startswith(says) and "--from-run" in done.stderr
 
 
-def test_a_run_that_says_too_little(run: Run, tmp_path: Path) -> None:
+def test_run_with_too_few_steps_is_refused(run: Run, tmp_path: Path) -> None:
     file = str(write_jobs(tmp_path, online_job(tmp_path, "sampled", {"rloo": {}})))
     done = run("bench", file, "--from-run", str(tmp_path / "none"))
     assert (done.exit_code, done.stderr) == (2, f"{tmp_path / 'none'} holds no run\n")
@@ -50,7 +50,7 @@ def test_a_run_that_says_too_little(run: Run, tmp_path: Path) -> None:
     assert (done.exit_code, done.stderr) == (2, f"{ran}: 0 steps are too few: at least 4 are needed\n")
 
 
-def test_options_that_do_not_go_together(run: Run, tmp_path: Path) -> None:
+def test_conflicting_options_are_refused(run: Run, tmp_path: Path) -> None:
     file = str(write_jobs(tmp_path, online_job(tmp_path, "sampled", {"rloo": {}})))
     assert run("bench", file, "--from-run", str(tmp_path), "--steps", "3").exit_code == 2
     assert run("bench", "--mean-tokens", "3").exit_code == 2

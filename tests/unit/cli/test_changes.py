@@ -1,4 +1,4 @@
-"""submit, scale, suspend, resume, delete: what changes something."""
+"""Commands that change jobs: submit, scale, suspend, resume, delete."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,14 +22,14 @@ def names(site: MemorySite) -> list[str]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Two jobs, the first of which builds on the second."""
+    """Write two jobs, the first of which depends on the second."""
     second = whole_job("ppo", {"spec.policy.model": {"job": {"name": "sft"}}})
     path = tmp_path / "jobs.yaml"
     path.write_text(yaml.safe_dump_all([second, whole_job("sft")]))
     return path
 
 
-def test_jobs_are_handed_in_after_those_that_they_need(site: MemorySite, run: Run, file: Path) -> None:
+def test_jobs_are_submitted_in_dependency_order(site: MemorySite, run: Run, file: Path) -> None:
     done = run("submit", str(file), "--set", "spec.seed=7")
     assert (done.exit_code, done.stdout) == (0, "sft: submitted\nppo: submitted\n"), done.output
     job = asyncio.run(site.get(JobRef("default", "ppo")))
@@ -39,19 +39,19 @@ def test_jobs_are_handed_in_after_those_that_they_need(site: MemorySite, run: Ru
     )
 
 
-def test_a_dry_run_stores_nothing(site: MemorySite, run: Run, file: Path) -> None:
+def test_dry_run_stores_nothing(site: MemorySite, run: Run, file: Path) -> None:
     assert run("submit", str(file), "--dry-run").stdout == "sft: valid (dry run)\nppo: valid (dry run)\n"
     assert names(site) == []
 
 
-def test_an_invalid_job_is_told_field_by_field(site: MemorySite, run: Run, file: Path) -> None:
+def test_invalid_job_lists_field_errors(site: MemorySite, run: Run, file: Path) -> None:
     done = run("submit", str(file), "--set", "ppo:spec.maxSteps=0")
     assert done.exit_code == 3
     assert "ppo: spec.maxSteps: must be at least 1 (it holds 0, from --set" in done.stderr
     assert names(site) == []
 
 
-def test_the_namespace_of_a_job(site: MemorySite, run: Run, tmp_path: Path) -> None:
+def test_namespace_of_a_submitted_job(site: MemorySite, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(whole_job("sft")))
     assert run("submit", str(path), "-n", "team-a", "-o", "name").stdout == "alignmentjob.kubealign.dev/sft\n"
@@ -85,7 +85,7 @@ def test_suspend_and_resume(site: MemorySite, run: Run, submitted: Submitted) ->
     assert "is over" in run("suspend", "sft").stderr
 
 
-def test_delete_asks_on_a_terminal_alone(
+def test_delete_confirms_on_a_terminal_only(
     site: MemorySite, run: Run, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted("ppo"), submitted("sft"), submitted("grpo")
@@ -100,7 +100,7 @@ def test_delete_asks_on_a_terminal_alone(
     assert names(site) == []
 
 
-def test_nothing_is_deleted_where_one_is_not_there(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_nothing_is_deleted_if_one_job_is_missing(site: MemorySite, run: Run, submitted: Submitted) -> None:
     submitted("ppo")
     assert run("delete", "ppo", "nobody").exit_code == 1
     assert names(site) == ["default/ppo"]

@@ -1,4 +1,4 @@
-"""list, get, describe, events: what there is."""
+"""Commands that list jobs: list, get, describe, events."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def columns(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-def test_a_table_of_jobs(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_job_table(site: MemorySite, run: Run, submitted: Submitted) -> None:
     ppo = submitted("ppo")
     submitted("sft")
     site.status(ppo, phase="Running", message="waits\nfor a worker")
@@ -36,7 +36,7 @@ def test_a_table_of_jobs(site: MemorySite, run: Run, submitted: Submitted) -> No
     assert "\x1b" not in done.output and not any(line.endswith(" ") for line in done.stdout.splitlines())
 
 
-def test_wide_and_of_every_namespace(run: Run, submitted: Submitted) -> None:
+def test_wide_table_and_all_namespaces(run: Run, submitted: Submitted) -> None:
     submitted("sft", namespace="team-a")
     submitted("ppo")
     assert columns(run("ls", "-A", "-o", "wide").stdout)[0][:2] == ["NAMESPACE", "NAME"]
@@ -47,7 +47,7 @@ def test_wide_and_of_every_namespace(run: Run, submitted: Submitted) -> None:
     assert [row[0] for row in columns(run("list", "-n", "team-a").stdout)[1:]] == ["sft"]
 
 
-def test_which_jobs_are_listed(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_list_filters(site: MemorySite, run: Run, submitted: Submitted) -> None:
     submitted("sft", team="math")
     site.status(submitted("ppo", team="math"), phase="Running")
     submitted("grpo")
@@ -84,7 +84,7 @@ def test_lists_as_documents(run: Run, submitted: Submitted) -> None:
     assert run("list", "-n", "empty", "-o", "json").stdout.count('"items": []') == 1
 
 
-def test_nothing_is_said_so(run: Run, site: MemorySite) -> None:
+def test_empty_lists_print_a_message(run: Run, site: MemorySite) -> None:
     done = run("list", "-n", "empty")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "No jobs in namespace empty.\n")
     assert run("list", "-A", "-l", "a=b").stderr == "No such jobs in any namespace.\n"
@@ -94,7 +94,7 @@ def test_wrong_options_are_usage_errors(run: Run, site: MemorySite) -> None:
     for options, said in (
         (["--phase", "Runing"], "'Runing' is no phase: it may be one of Pending"),
         (["-l", "a b c"], "cannot be read"),
-        (["--local", "--context", "x"], "drop one"),
+        (["--local", "--context", "x"], "remove one"),
         (["--sort", "size"], "'size'"),
     ):
         done = run("list", *options)
@@ -102,7 +102,7 @@ def test_wrong_options_are_usage_errors(run: Run, site: MemorySite) -> None:
         assert said in done.stderr
 
 
-def test_errors_are_one_sentence(site: MemorySite, run: Run) -> None:
+def test_errors_are_one_line(site: MemorySite, run: Run) -> None:
     done = run("get", "nobody")
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr == "there is no job nobody in namespace default\n"
@@ -111,7 +111,7 @@ def test_errors_are_one_sentence(site: MemorySite, run: Run) -> None:
     assert (done.exit_code, done.stderr) == (1, "you may not list alignmentjobs in namespace default\n")
 
 
-def test_the_description(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_describe(site: MemorySite, run: Run, submitted: Submitted) -> None:
     ref = submitted("ppo", team="math")
     now = datetime.now(UTC)
     site.status(

@@ -1,4 +1,4 @@
-"""doctor, bench and dashboard: this machine."""
+"""Commands of this machine: doctor, bench, dashboard."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def workload(component: str, ready: int) -> dict[str, Any]:
 
 
 class Answers:
-    """An API server's answers by path; those that are errors are raised."""
+    """Responses of an API server by path; exceptions are raised."""
 
     server = "https://cluster"
 
@@ -69,7 +69,7 @@ async def found(api: Answers) -> dict[str, Finding]:
     return {finding.what: finding async for finding in cluster.examine(api, "team")}  # type: ignore[arg-type]
 
 
-async def test_a_cluster_where_all_is_well() -> None:
+async def test_healthy_cluster_has_no_problems() -> None:
     findings = await found(Answers())
     assert {finding.health for finding in findings.values()} == {Health.OK}
     assert list(findings) == [
@@ -118,7 +118,7 @@ async def test_a_cluster_where_all_is_well() -> None:
             Health.MISSING,
             "none of 2",
         ),
-        ("/apis/apps/v1/statefulsets", {"items": []}, "Redis", Health.WARNING, "without figures"),
+        ("/apis/apps/v1/statefulsets", {"items": []}, "Redis", Health.WARNING, "without metrics"),
         ("/apis/apps/v1/statefulsets", Unavailable("x"), "operator, Redis, dashboard", Health.WARNING, "x"),
         (
             "/apis/storage.k8s.io/v1/storageclasses",
@@ -129,7 +129,7 @@ async def test_a_cluster_where_all_is_well() -> None:
         ),
     ],
 )
-async def test_what_a_cluster_lacks(path: str, answer: Any, what: str, health: Health, said: str) -> None:
+async def test_missing_cluster_prerequisites(path: str, answer: Any, what: str, health: Health, said: str) -> None:
     api = Answers()
     api.held[path] = answer
     finding = (await found(api))[what]
@@ -138,7 +138,7 @@ async def test_what_a_cluster_lacks(path: str, answer: Any, what: str, health: H
     assert bool(finding.remedy) is (health is not Health.OK)
 
 
-async def test_rights_that_are_missing() -> None:
+async def test_missing_permissions() -> None:
     api = Answers()
     api.denied = {("delete", "alignmentjobs")}
     finding = (await found(api))["your rights in team"]
@@ -149,10 +149,10 @@ async def test_rights_that_are_missing() -> None:
     assert "create alignmentjobs" in finding.detail and "RoleBinding" in finding.remedy
 
 
-def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_gpus", lambda: ok("torch", "not imported by this test"))
     findings = {finding.what: finding for finding in machine.examine(tmp_path / "runs")}
-    # It runs jobs: every test of one says so.
+    # This machine can run jobs, as other tests show.
     assert [finding for finding in findings.values() if finding.health is Health.MISSING] == []
     assert findings["Python"].health is Health.OK
     monkeypatch.setattr(machine, "find_spec", lambda name: None if name in ("torch", "wandb") else object())
@@ -164,7 +164,7 @@ def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert findings["packages [trackers]"].health is Health.WARNING
 
 
-def test_doctor_tells_and_ends_with_its_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_prints_findings_and_exits_with_its_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     told = [ok("a", "fine"), warning("b", "little \x1b[2J", "make more")]
     monkeypatch.setattr(machine, "examine", lambda folder: iter(told))
     done = run("doctor", "--local")
@@ -196,7 +196,7 @@ def lines(*seconds: float) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_benchmark_leaves_the_warm_up_out(tmp_path: Path) -> None:
+def test_benchmark_excludes_the_warm_up(tmp_path: Path) -> None:
     report = Report.of({"seed": 1}, [*lines(9.0, 1.0, 3.0), {"step": 3, "val/loss": 1.0}], warmup=1)
     assert report.steps == 2
     step = report.figures["seconds/step"]
@@ -210,7 +210,7 @@ def test_a_benchmark_leaves_the_warm_up_out(tmp_path: Path) -> None:
         Report.of({}, lines(1.0, 2.0), warmup=1)
 
 
-def test_what_was_not_measured_alike_is_said(tmp_path: Path) -> None:
+def test_different_measurement_conditions_are_reported(tmp_path: Path) -> None:
     report = Report.of({"data": {"path": "/a/rows.jsonl"}}, lines(1.0, 2.0), warmup=0)
     assert differences(report, None) == []
     assert (
@@ -226,7 +226,7 @@ def test_what_was_not_measured_alike_is_said(tmp_path: Path) -> None:
         Report.read(tmp_path / "none.json")
 
 
-def test_the_job_of_the_benchmark_is_valid_and_always_the_same(tmp_path: Path) -> None:
+def test_benchmark_job_is_valid_and_deterministic(tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     for folder in (first, second):
         folder.mkdir()
@@ -238,7 +238,7 @@ def test_the_job_of_the_benchmark_is_valid_and_always_the_same(tmp_path: Path) -
     }
 
 
-def test_bench_takes_one_job_that_is_right(run: Run, tmp_path: Path) -> None:
+def test_bench_requires_one_valid_job(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("kind: AlignmentJob\n")
     assert run("bench", str(path)).exit_code == 3
@@ -246,7 +246,7 @@ def test_bench_takes_one_job_that_is_right(run: Run, tmp_path: Path) -> None:
     assert done.exit_code == 1 and "cannot be read" in done.stderr
 
 
-def test_a_dashboard_that_is_not_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_dashboard_package_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name="fastapi")
 

@@ -1,4 +1,4 @@
-"""Which site is meant, how commands end, and what stands around them."""
+"""Target selection, exit codes, terminal output and completion of the commands."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ Run = Callable[..., Result]
 Submitted = Callable[..., JobRef]
 
 
-def test_the_rule_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_selection_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBEALIGN_RUNS_DIR", raising=False)
     assert Where().folder is None
     assert Where(local=True).folder == Path("runs")
@@ -34,11 +34,11 @@ def test_the_rule_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Where().folder == Where(local=True).folder == Path("b")
     assert Where(runs_dir=Path("a")).folder == Path("a")
     assert Where(context="c").folder is None
-    with pytest.raises(typer.BadParameter, match="drop one"):
+    with pytest.raises(typer.BadParameter, match="remove one"):
         Where(local=True, context="c").folder  # noqa: B018
 
 
-def test_without_a_cluster_it_says_how_to_mean_this_machine(
+def test_missing_cluster_names_the_local_options(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("KUBEALIGN_RUNS_DIR", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
@@ -68,7 +68,7 @@ def test_without_a_cluster_it_says_how_to_mean_this_machine(
         (3 * 365 * 86_400 + 40 * 86_400, "3y40d"),
     ],
 )
-def test_spans(seconds: float, text: str) -> None:
+def test_durations(seconds: float, text: str) -> None:
     assert span(seconds) == text
 
 
@@ -77,12 +77,12 @@ def test_ages() -> None:
     assert (age(now - timedelta(hours=1), now), age(None)) == ("60m", "-")
 
 
-def test_control_characters_are_shown() -> None:
+def test_control_characters_are_escaped() -> None:
     assert safe("a\tb\nc \x1b[2J\x9b31m\r\x7f") == "a\tb\nc \\x1b[2J\\x9b31m\\x0d\\x7f"
 
 
 @pytest.mark.parametrize("error", [KubealignError("it is so"), Unavailable("it is so")])
-def test_what_a_site_raises_is_one_line(site: MemorySite, run: Run, error: KubealignError) -> None:
+def test_backend_errors_are_one_line(site: MemorySite, run: Run, error: KubealignError) -> None:
     site.failing = error
     for command in (
         ["list"],
@@ -96,7 +96,7 @@ def test_what_a_site_raises_is_one_line(site: MemorySite, run: Run, error: Kubea
         assert (done.exit_code, done.stdout, done.stderr) == (1, "", "it is so\n"), command
 
 
-def test_an_interrupt_ends_with_its_code(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_interrupt_exits_with_its_code(site: MemorySite, run: Run, submitted: Submitted) -> None:
     submitted("ppo")
 
     async def interrupted(ref: JobRef) -> None:
@@ -107,7 +107,7 @@ def test_an_interrupt_ends_with_its_code(site: MemorySite, run: Run, submitted: 
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """What the command writes to a terminal of 60 columns."""
+    """Return the output of the command on a terminal of 60 columns."""
     program = (
         "import asyncio, sys\n"
         "from contextlib import asynccontextmanager\n"
@@ -140,7 +140,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
         while chunk := os.read(master, 65_536):
             written += chunk
     except OSError:
-        # How a terminal says that nobody writes to it any more.
+        # Reading a terminal whose writers are gone raises OSError.
         pass
     finally:
         os.close(master)
@@ -148,7 +148,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     return written.decode()
 
 
-def test_colours_and_folding_on_a_terminal() -> None:
+def test_colours_and_wrapping_on_a_terminal() -> None:
     text = on_a_terminal("list")
     assert "\x1b[1;31mFailed" in text
     assert text.count("word") == 40 and len(text.splitlines()) > 5
@@ -156,7 +156,7 @@ def test_colours_and_folding_on_a_terminal() -> None:
         assert "\x1b" not in plain and "Failed" in plain
 
 
-def test_the_plugin_of_kubectl(run: Run) -> None:
+def test_kubectl_plugin(run: Run) -> None:
     plugin = Path(sys.executable).with_name("kubectl-align")
     done = subprocess.run([plugin, "list", "-h"], capture_output=True, text=True, timeout=60, check=True)
     assert "Usage: kubectl align list [OPTIONS]" in done.stdout
@@ -173,7 +173,7 @@ def test_completion_scripts(run: Run, shell: str) -> None:
     assert run("completion", "csh").exit_code == 2
 
 
-def test_names_of_jobs_are_completed(
+def test_job_names_are_completed(
     site: MemorySite, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from contextlib import asynccontextmanager
@@ -198,7 +198,7 @@ def test_names_of_jobs_are_completed(
     assert completed("") == []
 
 
-def test_commands_load_no_more_than_they_need() -> None:
+def test_commands_import_only_what_they_need() -> None:
     program = (
         "import sys\n"
         "import kubealign.cli.main\n"

@@ -1,4 +1,4 @@
-"""logs, samples, top, metrics, wait: what a job says while it runs."""
+"""Commands that observe a running job: logs, samples, top, metrics, wait."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def test_logs_are_followed_until_the_job_ends(site: MemorySite, run: Run, submit
     assert done.stdout == "trainer-0 early\ntrainer-0 late\n"
 
 
-def test_samples_oldest_first_and_harmless(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_samples_are_oldest_first_and_escaped(site: MemorySite, run: Run, submitted: Submitted) -> None:
     ref = submitted("ppo")
     assert run("samples", "ppo").stderr == "No samples of ppo yet.\n"
     for step in (1, 2, 3):
@@ -72,7 +72,7 @@ def test_samples_oldest_first_and_harmless(site: MemorySite, run: Run, submitted
         "short",
         "-0.500",
     ]
-    assert text.count("cut off at maxTokens") == 1
+    assert text.count("truncated at maxTokens") == 1
     assert "ask 1" in run("samples", "ppo", "--step", "1").stdout
     assert run("samples", "ppo", "--step", "9").stderr == "No samples of ppo at step 9.\n"
     (held,) = json.loads(run("samples", "ppo", "-c", "1", "-o", "json").stdout)
@@ -108,7 +108,7 @@ def test_top_once(site: MemorySite, run: Run, submitted: Submitted) -> None:
     assert text.splitlines()[-1].split()[3:] == ["2", "50%", "4", "9"]
 
 
-def test_top_is_a_line_a_step_elsewhere_and_ends_with_the_job(
+def test_top_prints_a_line_per_step_without_a_terminal(
     site: MemorySite, run: Run, submitted: Submitted
 ) -> None:
     ref = submitted("ppo")
@@ -122,7 +122,7 @@ def test_top_is_a_line_a_step_elsewhere_and_ends_with_the_job(
     assert last == "ppo: Failed 2/10: out of memory"
 
 
-def test_top_without_figures_says_why(site: MemorySite, run: Run, submitted: Submitted) -> None:
+def test_top_without_metrics_states_the_reason(site: MemorySite, run: Run, submitted: Submitted) -> None:
     from kubealign.client.errors import Unavailable
 
     submitted("ppo")
@@ -133,7 +133,7 @@ def test_top_without_figures_says_why(site: MemorySite, run: Run, submitted: Sub
     site.metrics = away  # type: ignore[method-assign,assignment]
     done = run("top", "ppo", "--once")
     assert done.exit_code == 0
-    assert "no figures: there is no dashboard in this cluster" in done.stdout
+    assert "no metrics: there is no dashboard in this cluster" in done.stdout
 
 
 def test_metrics(site: MemorySite, run: Run, submitted: Submitted) -> None:
@@ -171,7 +171,7 @@ def test_wait(site: MemorySite, run: Run, submitted: Submitted) -> None:
     assert run("wait", "ppo").exit_code == 1
 
 
-def test_an_event_of_a_log_in_words() -> None:
+def test_log_event_is_formatted_as_text() -> None:
     event = {
         "time": "2026-01-01T00:00:00Z",
         "level": "warning",
@@ -188,7 +188,7 @@ def test_an_event_of_a_log_in_words() -> None:
     assert told('{"message": "m"}').plain == "m"
 
 
-def test_what_a_process_says_is_told() -> None:
+def test_process_table_shows_heartbeats() -> None:
     says = {"last_error": "no room", "quarantined": True, "waiting_for": "", "computing": "Save"}
     process = ProcessRecord("a", "rollout", ProcessState.READY, says=says, silent_seconds=30.0)
     (row,) = [list(column.cells) for column in process_rows([process]).columns if column.header == "MESSAGE"]

@@ -1,4 +1,4 @@
-"""init, explain and the page: what helps to write a job."""
+"""Commands that help to write a job: init, explain, and the generated docs page."""
 
 import re
 from collections.abc import Callable
@@ -32,7 +32,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_init_writes_is_valid(run: Run, tmp_path: Path, algorithm: str) -> None:
+def test_init_writes_a_valid_job(run: Run, tmp_path: Path, algorithm: str) -> None:
     written = run("init", algorithm)
     assert written.exit_code == 0, written.output
     path = tmp_path / "job.yaml"
@@ -42,7 +42,7 @@ def test_what_init_writes_is_valid(run: Run, tmp_path: Path, algorithm: str) -> 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_is_commented_out_is_the_default(algorithm: str) -> None:
+def test_commented_fields_are_the_defaults(algorithm: str) -> None:
     text = template(algorithm, "mine")
     whole = re.sub(r"^( *)#(\w+:)", r"\1\2", text, flags=re.MULTILINE)
     assert whole.count("\n") == text.count("\n") and len(whole) < len(text)
@@ -50,18 +50,18 @@ def test_what_is_commented_out_is_the_default(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_field_of_the_spec_is_there_or_means_nothing(algorithm: str) -> None:
+def test_template_has_every_meaningful_field(algorithm: str) -> None:
     text = template(algorithm, "mine")
     told = set(re.findall(r"^  #?(?:# )?(\w+)(?::| is not set)", text, flags=re.MULTILINE))
     left_out = set(allowed(model_of(AlignmentJob.model_fields["spec"].annotation))) - told  # type: ignore[arg-type]
     assert left_out == LEFT_OUT.get(algorithm, left_out)
 
 
-def test_every_algorithm_can_be_begun_with() -> None:
+def test_init_has_every_algorithm() -> None:
     assert [to_snake(name) for name in ALGORITHMS] == list(Algorithm.model_fields)
 
 
-def test_a_name_of_ones_own(run: Run) -> None:
+def test_init_with_a_job_name(run: Run) -> None:
     assert "  name: sums\n" in run("init", "sft", "--name", "sums").stdout
     done = run("init", "sft", "--name", "Not_A_Name")
     assert (done.exit_code, done.stdout) == (3, "")
@@ -69,7 +69,7 @@ def test_a_name_of_ones_own(run: Run) -> None:
     assert run("init", "dpo2").exit_code == 2
 
 
-def test_a_field_is_explained(run: Run) -> None:
+def test_explain_field(run: Run) -> None:
     text = run("explain", "spec.algorithm.ppo.gae.lambda").stdout
     assert re.search(r"^DEFAULT +0\.95$", text, re.MULTILINE)
     assert re.search(r"^BOUNDS +at least 0, at most 1$", text, re.MULTILINE)
@@ -93,7 +93,7 @@ def test_a_field_is_explained(run: Run) -> None:
         ("spec.algorithm.sft.xyzzy", "no field spec.algorithm.sft.xyzzy: spec.algorithm.sft has rowsPerStep"),
     ],
 )
-def test_a_wrong_path_says_what_was_meant(run: Run, path: str, said: str) -> None:
+def test_unknown_field_suggests_the_closest(run: Run, path: str, said: str) -> None:
     done = run("explain", path)
     assert done.exit_code == 1
     assert said in done.stderr
@@ -118,11 +118,11 @@ def test_paths_are_completed() -> None:
     assert paths("nothing.here") == []
 
 
-def test_the_page_is_not_stale() -> None:
+def test_generated_page_is_up_to_date() -> None:
     assert PAGE.read_text() == page(), "run: python -m kubealign.cli.document --write docs/cli.md"
 
 
-def test_every_command_and_option_says_what_it_is() -> None:
+def test_every_command_and_option_has_help() -> None:
     text = page()
     for name in (name for panel in COMMANDS.values() for name in panel):
         assert f"\n### {name}\n" in text

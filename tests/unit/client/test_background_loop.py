@@ -1,4 +1,4 @@
-"""The thread behind the synchronous client."""
+"""Event loop thread of the synchronous client."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ async def answer(value: int = 42) -> int:
     return value
 
 
-async def test_it_works_where_a_loop_runs_already() -> None:
+async def test_call_works_while_an_event_loop_is_running() -> None:
     loop = BackgroundLoop()
     assert loop.call(answer()) == 42
     ended: list[str] = []
@@ -38,13 +38,13 @@ async def test_it_works_where_a_loop_runs_already() -> None:
         loop.call(answer())
 
 
-def test_who_stops_reading_lets_go_of_what_was_read() -> None:
+def test_iterator_is_closed_when_the_reader_stops() -> None:
     loop = BackgroundLoop()
     ended: list[str] = []
     for number in loop.iterate(numbers(ended)):
         if number == 1:
             break
-    # The generator is closed as soon as nobody has it.
+    # The generator is closed as soon as no reference is left.
     assert ended == ["ended"]
     with pytest.raises(TimeoutError):
         list(loop.iterate(numbers(ended, pause=60.0), seconds=0.05))
@@ -54,14 +54,14 @@ def test_who_stops_reading_lets_go_of_what_was_read() -> None:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """A shell that starts the tests in the background has them ignore interrupts."""
+    """Restore the interrupt handler, which a shell disables for background jobs."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_ends_the_work_too() -> None:
+def test_interrupt_cancels_the_work() -> None:
     loop = BackgroundLoop()
     begun, cancelled = threading.Event(), threading.Event()
 
@@ -75,7 +75,7 @@ def test_an_interrupt_ends_the_work_too() -> None:
 
     def interrupt() -> None:
         begun.wait(30)
-        # Nothing tells when the main thread has begun to wait.
+        # No event signals that the main thread has begun to wait.
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -87,7 +87,7 @@ def test_an_interrupt_ends_the_work_too() -> None:
     loop.close()
 
 
-def test_it_says_that_it_does_not_survive_a_fork() -> None:
+def test_call_after_fork_is_refused() -> None:
     loop = BackgroundLoop()
     reader, writer = os.pipe()
     child = os.fork()
@@ -105,7 +105,7 @@ def test_it_says_that_it_does_not_survive_a_fork() -> None:
     loop.close()
 
 
-def test_it_is_not_called_from_its_own_thread() -> None:
+def test_call_from_own_thread_is_refused() -> None:
     loop = BackgroundLoop()
 
     async def within() -> int:

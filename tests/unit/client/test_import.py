@@ -1,4 +1,4 @@
-"""`import kubealign` brings in nothing heavy, and has everything."""
+"""`import kubealign` is light and exports every public name."""
 
 import subprocess
 import sys
@@ -19,14 +19,14 @@ assert not found, found
 """
 
 
-def test_nothing_heavy_is_imported_not_even_by_a_client_of_this_machine() -> None:
+def test_local_client_imports_no_heavy_package() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=60
     )
     assert ran.returncode == 0, ran.stderr
 
 
-def test_every_name_is_there_and_is_found_by_completion() -> None:
+def test_every_public_name_exists_and_is_listed() -> None:
     for name in kubealign.__all__:
         assert getattr(kubealign, name) is not None
         assert name in dir(kubealign)
@@ -34,7 +34,7 @@ def test_every_name_is_there_and_is_found_by_completion() -> None:
     assert not hasattr(kubealign, "AlignmentJbo")
 
 
-def test_a_job_is_written_and_read_again() -> None:
+def test_job_round_trips_through_yaml() -> None:
     job = kubealign.AlignmentJob.from_yaml(
         "{apiVersion: kubealign.dev/v1alpha1, kind: AlignmentJob, metadata: {name: a}, spec: {maxSteps: 3, "
         "algorithm: {ppo: {}}, policy: {model: {path: /m}}, data: {prompts: {source: {path: /p}}}, "

@@ -1,4 +1,4 @@
-"""What a job's handle shows."""
+"""Representation of a job handle."""
 
 from kubealign.client.job_view import JobView
 from kubealign.client.records import JobRecord
@@ -18,7 +18,7 @@ def view(**status: object) -> JobView:
     )
 
 
-def test_whatever_a_job_says_is_shown_and_not_run() -> None:
+def test_html_escapes_texts_of_the_job() -> None:
     shown = view(
         phase="Failed", message=EVIL, roles=[{"name": EVIL, "replicas": 2, "ready": 1}], step=3, maxSteps=4
     )._repr_html_()
@@ -26,7 +26,7 @@ def test_whatever_a_job_says_is_shown_and_not_run() -> None:
     assert "width:75.0%" in shown and "step 3 of 4" in shown and "1/2" in shown
 
 
-def test_a_handle_is_terse_on_a_terminal() -> None:
+def test_repr_is_one_line() -> None:
     record = JobRecord(
         {
             "metadata": {"name": "sums", "namespace": "default"},
@@ -34,4 +34,4 @@ def test_a_handle_is_terse_on_a_terminal() -> None:
         }
     )
     assert repr(JobView(record)) == "<JobView default/sums: Running, step 3 of 90, reward 0.4124>"
-    assert "not looked at yet" in repr(JobView(JobRecord({"metadata": {"name": "a", "namespace": "b"}})))
+    assert "not reconciled yet" in repr(JobView(JobRecord({"metadata": {"name": "a", "namespace": "b"}})))

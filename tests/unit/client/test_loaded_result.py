@@ -1,4 +1,4 @@
-"""What is said of a result that is no model."""
+"""Errors of loading a result that is not a model."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Files that grow while they are read."""
+"""Readers of growing JSON lines files."""
 
 import json
 import tempfile
@@ -17,7 +17,7 @@ from kubealign.read_model import BEGINNING
 LINES = st.lists(
     st.one_of(
         st.integers(0, 99).map(lambda n: json.dumps({"n": n, "text": "x" * n}).encode()),
-        # Cut off by a kill, and gone on with by another writer.
+        # Truncated by a kill, then continued by another writer.
         st.sampled_from([b"", b'{"n": 3, "te', b"[1]", b'{"n": {"n": 1}']),
     ),
     max_size=12,
@@ -25,7 +25,7 @@ LINES = st.lists(
 
 
 @given(LINES, st.booleans(), st.integers(1, 40))
-def test_backwards_is_forwards_reversed(lines: list[bytes], whole: bool, block: int) -> None:
+def test_reading_from_the_end_reverses_reading_from_the_start(lines: list[bytes], whole: bool, block: int) -> None:
     text = b"\n".join(lines) + (b"\n" if whole else b"")
     before = local_lines._BLOCK
     local_lines._BLOCK = block
@@ -39,18 +39,18 @@ def test_backwards_is_forwards_reversed(lines: list[bytes], whole: bool, block: 
     local_lines._BLOCK = before
 
 
-def test_a_place_within_a_line_goes_on_with_the_next(tmp_path: Path) -> None:
+def test_entry_within_a_line_resumes_at_the_next_line(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_text('{"n": 1}\n{"n": 2}\n')
     assert [held for _, held in objects_after(path, "3-0")] == [{"n": 2}]
-    # Of a longer file that was here before.
+    # Entry of a longer file that was replaced.
     assert [held for _, held in objects_after(path, "999-0")] == [{"n": 1}, {"n": 2}]
     assert list(objects_after(tmp_path / "none", BEGINNING)) == []
     assert list(objects_before_end(tmp_path / "none")) == []
 
 
 @pytest.mark.parametrize("entry", ["", "x", "-1-0", "1-x", "1.5-0"])
-def test_what_is_no_entry_is_refused(tmp_path: Path, entry: str) -> None:
+def test_invalid_entry_is_refused(tmp_path: Path, entry: str) -> None:
     path = tmp_path / "lines"
     path.write_text("{}\n")
     with pytest.raises(JobInvalid, match="after: must be an entry"):
@@ -79,9 +79,9 @@ def test_metrics_are_read_while_they_are_written(tmp_path: Path) -> None:
     assert newest is not None and newest.step == 2
 
 
-def test_samples_by_step_and_newest(tmp_path: Path) -> None:
+def test_samples_are_selected_by_step_and_newest(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
-    # Step 2 was done again after a rollback.
+    # Step 2 was repeated after a rollback.
     told = [(1, "a"), (2, "old"), (3, "old"), (2, "b"), (2, "c"), (3, "d")]
     path.write_text("".join(json.dumps({"step": s, "response": r, "prompt": ""}) + "\n" for s, r in told))
 

@@ -1,4 +1,4 @@
-"""This machine's site over folders of runs, without a process: what it says of them, and what it refuses."""
+"""Local backend over run directories, without processes."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def site(tmp_path: Path) -> AsyncIterator[LocalSite]:
 
 
 def written(runs: Path, name: str = "a", phase: Phase | None = None, **metadata: Any) -> RunFolder:
-    """A run's folder as a runner leaves it, or as a submission makes it where `phase` is None."""
+    """Write a run directory as left by a runner, or by a submission if `phase` is None."""
     folder = RunFolder(runs / name)
     folder.make()
     job = AlignmentJob.model_validate(JOB | {"metadata": {"name": name, **metadata}})
@@ -67,7 +67,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_run_is_told_in_the_words_of_kubernetes(site: LocalSite, tmp_path: Path) -> None:
+async def test_run_has_a_kubernetes_resource(site: LocalSite, tmp_path: Path) -> None:
     folder = written(tmp_path, phase=Phase.SUCCEEDED, labels={"team": "a"})
     record = await site.get(A)
     assert record.uid == folder.identify().uid and record.labels == {"team": "a"}
@@ -85,7 +85,7 @@ async def test_a_run_is_told_in_the_words_of_kubernetes(site: LocalSite, tmp_pat
     assert {process.state for process in await site.processes(A)} == {"Finished"}
 
 
-async def test_a_killed_runner_is_no_running_job(site: LocalSite, tmp_path: Path) -> None:
+async def test_job_with_killed_runner_is_not_running(site: LocalSite, tmp_path: Path) -> None:
     folder = written(tmp_path, phase=Phase.RUNNING)
     lock = held_by(folder, 7)
     assert (await site.get(A)).phase == "Starting"
@@ -94,14 +94,14 @@ async def test_a_killed_runner_is_no_running_job(site: LocalSite, tmp_path: Path
     )
     record = await site.get(A)
     assert (record.phase, record.status.step, record.status.reward) == ("Running", 4, 0.75)
-    # JSON has no number for it.
+    # JSON cannot represent the value.
     assert record.status.kl is None
     before = int(record.metadata["resourceVersion"])
     lock.release()
     record = await site.get(A)
     assert record.phase == "Suspended"
     assert record.status.message == (
-        "its runner (process 7) was killed; resume it to go on from the last commit"
+        "its runner (process 7) was killed; resume it to continue from the last checkpoint"
     )
     assert int(record.metadata["resourceVersion"]) > before, "it grows though no file has changed"
     with pytest.raises(NotPossible, match="has no result, it is Suspended"):
@@ -109,21 +109,21 @@ async def test_a_killed_runner_is_no_running_job(site: LocalSite, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["..", "../a", ".a.lock", "A", "", "a/b", "b"])
-async def test_only_jobs_have_names(site: LocalSite, tmp_path: Path, name: str) -> None:
+async def test_invalid_names_are_not_found(site: LocalSite, tmp_path: Path, name: str) -> None:
     written(tmp_path / "runs")
     written(tmp_path, "a")
     with pytest.raises(JobNotFound):
         await site.get(JobRef("default", name))
 
 
-async def test_a_job_of_another_namespace_is_said_to_be_there(site: LocalSite, tmp_path: Path) -> None:
+async def test_error_names_the_namespace_that_has_the_job(site: LocalSite, tmp_path: Path) -> None:
     written(tmp_path, namespace="team")
     with pytest.raises(JobNotFound, match=r"no job a in namespace default of .*; namespace team has one"):
         await site.get(A)
     assert (await site.get(JobRef("team", "a"))).namespace == "team"
 
 
-async def test_what_is_no_run_is_not_listed(site: LocalSite, tmp_path: Path) -> None:
+async def test_folders_without_a_run_are_not_listed(site: LocalSite, tmp_path: Path) -> None:
     assert (await LocalSite(tmp_path / "none").list(ListQuery())).jobs == []
     written(tmp_path)
     (tmp_path / "notes").mkdir()
@@ -137,12 +137,12 @@ async def test_what_is_no_run_is_not_listed(site: LocalSite, tmp_path: Path) -> 
     assert "is damaged" in (page.jobs[1].status.message or "")
 
 
-async def test_a_list_reads_again_what_has_changed_alone(
+async def test_list_rereads_changed_runs_only(
     site: LocalSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(30):
         written(tmp_path, f"job-{number}", Phase.SUCCEEDED)
-    # What has just been written is read again, for the clock might not tell the next change from it.
+    # A folder that was just written is read again, because the clock may not distinguish the next change.
     await asyncio.sleep(local_index._GRAIN_SECONDS + 0.05)
     reads: list[str] = []
     read = local_index._read
@@ -164,13 +164,13 @@ async def test_a_list_reads_again_what_has_changed_alone(
     assert set(reads) <= {"job-3"}
 
 
-async def test_a_patch_changes_what_may_be_changed(site: LocalSite, tmp_path: Path) -> None:
+async def test_patch_changes_mutable_fields_only(site: LocalSite, tmp_path: Path) -> None:
     folder = written(tmp_path, phase=Phase.STOPPED)
     before = await site.get(A)
     labels = {"metadata": {"labels": {"x": "y"}, "resourceVersion": before.metadata["resourceVersion"]}}
     after = await site.patch(A, labels)
     assert after.labels == {"x": "y"} and after.metadata["generation"] == 2 and after.uid == before.uid
-    with pytest.raises(Conflict, match="has changed meanwhile"):
+    with pytest.raises(Conflict, match="has changed in the meantime"):
         await site.patch(A, labels)
     more = await site.patch(A, {"spec": {"maxSteps": 20, "checkpoint": {"keep": 5}}})
     assert more.job.spec.max_steps == 20 and more.job.spec.checkpoint.keep == 5
@@ -196,19 +196,19 @@ async def test_a_patch_changes_what_may_be_changed(site: LocalSite, tmp_path: Pa
         await site.scale(A, 2)
 
 
-async def test_what_is_over_stays_over(site: LocalSite, tmp_path: Path) -> None:
+async def test_finished_job_cannot_be_changed(site: LocalSite, tmp_path: Path) -> None:
     written(tmp_path, phase=Phase.FAILED)
     for suspended in (True, False):
-        with pytest.raises(Conflict, match="is over"):
+        with pytest.raises(Conflict, match="has finished"):
             await site.suspend(A, suspended)
-    with pytest.raises(Conflict, match="nothing of its spec can be changed"):
+    with pytest.raises(Conflict, match="its spec can no longer be changed"):
         await site.patch(A, {"spec": {"maxSteps": 30}})
     with pytest.raises(JobExists, match="delete it, or choose another name"):
         await site.create(JOB)
 
 
-async def test_another_job_of_the_same_command_is_not_stopped(site: LocalSite, tmp_path: Path) -> None:
-    """Process 1 is nobody's to stop: if it were told to, this would raise PermissionError, or worse."""
+async def test_runner_of_another_job_is_not_stopped(site: LocalSite, tmp_path: Path) -> None:
+    """Process 1 may not be signalled: a stop request would raise PermissionError."""
     folder = written(tmp_path)
     lock = held_by(folder, 1, alone=False)
     for act in (site.suspend(A, True), site.delete(A)):
@@ -217,7 +217,7 @@ async def test_another_job_of_the_same_command_is_not_stopped(site: LocalSite, t
     lock.release()
 
 
-async def test_a_check_writes_nothing(site: LocalSite, tmp_path: Path) -> None:
+async def test_dry_run_writes_nothing(site: LocalSite, tmp_path: Path) -> None:
     record = await site.create(JOB, dry_run=True)
     assert record.phase == "Pending" and record.job.spec.max_steps == 10
     assert not left_in(tmp_path)
@@ -226,11 +226,11 @@ async def test_a_check_writes_nothing(site: LocalSite, tmp_path: Path) -> None:
     assert {error.path for error in caught.value.errors} == {"spec.maxSteps", "spec.sed"}
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "thesis.txt").write_text("")
-    with pytest.raises(Conflict, match="is not the folder of a run"):
+    with pytest.raises(Conflict, match="is not a run directory"):
         await site.create(JOB)
 
 
-async def test_relative_paths_are_those_of_whoever_submits(
+async def test_relative_paths_are_resolved_against_the_submitter(
     site: LocalSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -279,7 +279,7 @@ async def test_logs_by_process_role_and_tail(site: LocalSite, tmp_path: Path) ->
             await lines(**options)
 
 
-async def test_logs_are_followed_from_before_there_are_any(site: LocalSite, tmp_path: Path) -> None:
+async def test_logs_can_be_followed_before_any_exists(site: LocalSite, tmp_path: Path) -> None:
     folder = written(tmp_path, phase=Phase.STOPPED)
     got: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Rows of a job that was validated, rolled back and read on."""
+"""Metrics table of a job with validation and a rollback."""
 
 import math
 import sys
@@ -16,7 +16,7 @@ def reported(*entries: tuple[int, int, dict[str, float]]) -> MetricsTable:
     )
 
 
-def test_validation_stands_in_the_row_of_its_step() -> None:
+def test_validation_is_in_the_row_of_its_step() -> None:
     table = reported(
         (0, 1, {"val/loss": 3.0}), (1, 1, {"loss": 2.0}), (2, 1, {"loss": 1.0}), (2, 1, {"val/loss": 0.5})
     )
@@ -30,20 +30,20 @@ def test_validation_stands_in_the_row_of_its_step() -> None:
     assert len(table[1:]) == 2 and table[-1]["step"] == 2
 
 
-def test_a_rollback_takes_back_what_came_after_the_commit() -> None:
+def test_rollback_discards_steps_after_the_checkpoint() -> None:
     table = reported(
         (1, 1, {"loss": 1.0}),
         (2, 1, {"loss": 2.0, "only": 1.0}),
         (3, 1, {"loss": 3.0}),
         (3, 1, {"val/loss": 9.0}),
         (2, 2, {"loss": 20.0}),
-        # The replaced driver's last words.
+        # A late report of the replaced driver.
         (4, 1, {"loss": 4.0}),
     )
     assert table.rows == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 20.0}]
 
 
-def test_pandas_or_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_pandas_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     table = reported((1, 1, {"loss": 1.0}), (2, 1, {"val/x": 2.0}))
     frame = table.to_pandas()
     assert frame.index.tolist() == [1, 2] and frame.index.name == "step"
@@ -54,7 +54,7 @@ def test_pandas_or_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
         table.to_pandas()
 
 
-def test_what_it_shows_is_text() -> None:
+def test_html_is_escaped() -> None:
     table = reported((1, 1, {"<script>": math.nan, "reward/mean": 0.123456}))
     assert repr(table) == "MetricsTable(1 steps to 1, 2 figures)"
     shown = table._repr_html_()

@@ -1,4 +1,4 @@
-"""Filters, order and pages of a list, and label selectors."""
+"""Filters, order and pages of lists, and label selectors."""
 
 from dataclasses import dataclass, field
 
@@ -47,12 +47,12 @@ def names(query: ListQuery) -> list[str]:
         (ListQuery(algorithms=frozenset({"sft"})), ["beta"]),
         (ListQuery(label_selector="team in (a, c),tier!=gold"), ["alpha"]),
         (ListQuery(sort="-step"), ["beta", "alpha", "alphabet"]),
-        # Without a reward: below every one that has one.
+        # Without a reward: sorted below every job that has one.
         (ListQuery(sort="-reward"), ["alpha", "alphabet", "beta"]),
         (ListQuery(sort="phase"), ["beta", "alpha", "alphabet"]),
     ],
 )
-def test_a_query_means_these(query: ListQuery, expected: list[str]) -> None:
+def test_query_selects_jobs(query: ListQuery, expected: list[str]) -> None:
     assert names(query) == expected
 
 
@@ -74,7 +74,7 @@ def test_a_query_means_these(query: ListQuery, expected: list[str]) -> None:
     st.integers(1, 4),
     st.integers(0, 20),
 )
-def test_pages_hold_each_job_once_though_others_go(rows: list[Row], sort: str, limit: int, gone: int) -> None:
+def test_pages_contain_each_job_once_despite_deletions(rows: list[Row], sort: str, limit: int, gone: int) -> None:
     whole = select(rows, ListQuery(sort=sort, limit=500)).jobs
     seen: list[Row] = []
     after = ""
@@ -84,7 +84,7 @@ def test_pages_hold_each_job_once_though_others_go(rows: list[Row], sort: str, l
         after = page.next
         if not after:
             break
-        # The last one that was seen is deleted: the next page still begins after its place.
+        # The last job of the page is deleted: the next page still begins after its position.
         if gone and seen[-1] in rows:
             rows = [row for row in rows if row != seen[-1]]
     assert seen == whole
@@ -102,7 +102,7 @@ def test_pages_hold_each_job_once_though_others_go(rows: list[Row], sort: str, l
         (ListQuery(label_selector="a in b"), "labelSelector"),
     ],
 )
-def test_a_wrong_query_is_told_by_its_field(query: ListQuery, field: str) -> None:
+def test_invalid_query_names_its_field(query: ListQuery, field: str) -> None:
     with pytest.raises(JobInvalid) as caught:
         select(ROWS, query)
     assert caught.value.errors[0].path == field
@@ -127,5 +127,5 @@ def test_a_wrong_query_is_told_by_its_field(query: ListQuery, field: str) -> Non
         ("a=", {"a": ""}, True),
     ],
 )
-def test_selectors_are_kubectls(text: str, labels: dict[str, str], met: bool) -> None:
+def test_label_selectors_have_kubectl_syntax(text: str, labels: dict[str, str], met: bool) -> None:
     assert label_selector(text)(labels) is met

@@ -1,4 +1,4 @@
-"""Where a job stands, by what lies in its folder and who holds its lock."""
+"""Phase of a local job, derived from its run directory and lock."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ def status(phase: Phase, runner: int = 7, message: str = "") -> RunStatus:
 
 
 OWN, OTHER, UNNAMED = Holder(7), Holder(8, alone=True), Holder(0)
-STOPPED = "stopped at step 3; the same command goes on from there"
+STOPPED = "stopped at step 3; the same command resumes from there"
 
 
 @pytest.mark.parametrize(
@@ -25,35 +25,35 @@ STOPPED = "stopped at step 3; the same command goes on from there"
     [
         (Facts(None, OTHER), "Pending", "its runner is about to start it"),
         (Facts(None, UNNAMED), "Pending", "about to start"),
-        (Facts(None, None), "Suspended", "its runner ended before it began, logs/runner.log says why"),
-        (Facts(None, None, told=0), "Suspended", "suspended before it began; resume it to start it"),
+        (Facts(None, None), "Suspended", "its runner ended before the job started, see logs/runner.log"),
+        (Facts(None, None, told=0), "Suspended", "suspended before it started; resume it to start it"),
         (Facts(status(Phase.RUNNING), OWN), "Running", ""),
-        (Facts(status(Phase.RUNNING), OWN, told=7), "Suspending", "commits"),
-        # An earlier runner was told.
+        (Facts(status(Phase.RUNNING), OWN, told=7), "Suspending", "checkpoint"),
+        # An earlier runner was asked to stop.
         (Facts(status(Phase.RUNNING), OWN, told=6), "Running", ""),
         (Facts(status(Phase.RUNNING), None), "Suspended", "its runner (process 7) was killed; resume it"),
         (Facts(status(Phase.RUNNING), None, told=7), "Suspended", "was killed"),
-        # Killed, and another runner has just begun.
+        # Killed, and another runner has just started.
         (Facts(status(Phase.RUNNING), OTHER), "Pending", "about to start"),
         (Facts(status(Phase.STOPPED, message=STOPPED), None), "Suspended", "stopped at step 3; resume it"),
-        # It has said how it ended, and is only ending.
+        # The runner has written its outcome and is exiting.
         (Facts(status(Phase.STOPPED, message=STOPPED), OWN), "Suspended", "stopped at step 3"),
         (Facts(status(Phase.STOPPED), OTHER), "Pending", ""),
         (Facts(status(Phase.FAILED, message="no rows"), None), "Failed", "no rows"),
         (Facts(status(Phase.FAILED, message="no rows"), OWN), "Failed", "no rows"),
         (Facts(status(Phase.FAILED), OTHER), "Pending", ""),
         (Facts(status(Phase.SUCCEEDED), None), "Succeeded", ""),
-        # Another job of the same command runs, and this one was finished before.
+        # The runner executes another job, and this one finished before.
         (Facts(status(Phase.SUCCEEDED), OTHER), "Succeeded", ""),
     ],
 )
-def test_a_job_stands_where_its_folder_says(facts: Facts, phase: str, says: str) -> None:
+def test_phase_is_derived_from_the_run_directory(facts: Facts, phase: str, says: str) -> None:
     found = standing(facts)
     assert found.phase == phase
     assert says in found.message
 
 
-def test_who_asks_for_the_holder_does_not_take_the_lock(tmp_path: Path) -> None:
+def test_reading_the_holder_does_not_take_the_lock(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "tiny")
     folder.make()
     assert folder.lock().holder() is None
@@ -69,10 +69,10 @@ def test_who_asks_for_the_holder_does_not_take_the_lock(tmp_path: Path) -> None:
     assert standing(read_facts(folder)).phase == "Suspended"
 
 
-def test_a_runner_gets_the_lock_though_others_keep_asking(tmp_path: Path) -> None:
+def test_lock_is_acquired_despite_concurrent_readers(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "tiny")
     folder.make()
-    # Makes the file that is asked about.
+    # Creates the lock file.
     first = folder.lock()
     first.acquire()
     first.release()

@@ -1,4 +1,4 @@
-"""What waiting makes of a job's phases, and what may be handed in."""
+"""Wait for phases, and parsing of submissions."""
 
 from pathlib import Path
 from typing import Any
@@ -42,21 +42,21 @@ def record(phase: str, **status: Any) -> JobRecord:
         ("Suspended", "Suspended", True),
     ],
 )
-def test_a_phase_is_there_or_not(phase: str, until: str, there: bool) -> None:
+def test_phase_is_reached_or_not(phase: str, until: str, there: bool) -> None:
     assert reached(record(phase), JobPhase(until)) is there
 
 
-def test_a_wait_that_cannot_end_well_ends() -> None:
+def test_wait_for_an_unreachable_phase_raises() -> None:
     with pytest.raises(JobFailed, match="n/a has failed: out of rows"):
         reached(record("Failed", message="out of rows"), JobPhase.RUNNING)
     for until in (JobPhase.FAILED, JobPhase.SUSPENDED):
-        with pytest.raises(Conflict, match=f"never be {until}"):
+        with pytest.raises(Conflict, match=f"can no longer be {until}"):
             reached(record("Succeeded"), until)
     with pytest.raises(JobInvalid, match=r"until: must be a phase: Pending, .* \(it holds Done\)"):
         wanted_phase("Done")
 
 
-def test_a_wait_that_was_too_long_says_what_the_job_waits_for() -> None:
+def test_timeout_message_states_what_the_job_waits_for() -> None:
     late = record("Running", step=3, maxSteps=10, message="waits for rollout-0")
     said = still_waits(late, "n/a", JobPhase.SUCCEEDED, 60)
     assert said == (
@@ -64,14 +64,14 @@ def test_a_wait_that_was_too_long_says_what_the_job_waits_for() -> None:
     )
 
 
-def test_documents_come_in_the_order_of_their_dependencies(tmp_path: Path) -> None:
+def test_documents_are_in_dependency_order(tmp_path: Path) -> None:
     file = tmp_path / "jobs.yaml"
     file.write_text(f"{NEXT}---{BASE}")
     for given in (f"{NEXT}---{BASE}", file, str(file), [NEXT, AlignmentJob.from_yaml(BASE)]):
         found = handed_in(given)
         assert [document["metadata"]["name"] for document in found.documents] == ["base", "next"]
         assert found.several
-    # Paths in a file are its folder's, those in a text stay.
+    # Paths in a file are resolved against its folder, those in a text are kept.
     paths = [
         handed_in(given).documents[0]["spec"]["policy"]["model"]["path"]
         for given in (file, f"{BASE}---{NEXT}")
@@ -79,12 +79,12 @@ def test_documents_come_in_the_order_of_their_dependencies(tmp_path: Path) -> No
     assert paths == [str(tmp_path / "model"), "model"]
 
 
-def test_one_document_is_one_job_and_stays_as_it_was_written() -> None:
+def test_single_document_keeps_its_set_fields() -> None:
     job = AlignmentJob.from_yaml(BASE)
     for given in (BASE, job, document_of(job), document_of(job) | {"status": {"phase": "Running"}}):
         found = handed_in(given)
         assert not found.several
-        # What was not set is left to whoever runs it.
+        # Defaults are left to the backend.
         assert set(found.documents[0]["spec"]) == {"maxSteps", "algorithm", "policy", "data"}
         assert AlignmentJob.from_yaml(job.to_yaml()) == job
     assert handed_in([BASE]).several
@@ -102,7 +102,7 @@ def test_one_document_is_one_job_and_stays_as_it_was_written() -> None:
         ([3], "a int is no job"),
     ],
 )
-def test_what_is_no_job_is_refused_with_its_place(given: Any, said: str) -> None:
+def test_invalid_submission_names_the_field(given: Any, said: str) -> None:
     with pytest.raises(JobInvalid) as caught:
         handed_in(given)
     assert said in str(caught.value)

@@ -1,4 +1,4 @@
-"""A list and a watch that go on through what breaks."""
+"""List and watch that resumes after failures."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -27,7 +27,9 @@ def event(kind: str, uid: str, version: int) -> Json:
 
 @dataclass
 class Server:
-    """Answers lists and watches in turn; an answer that is an error is raised. The last watch lasts."""
+    """Returns the given responses to lists and watches in turn and raises those that are errors. The last
+    watch stays open.
+    """
 
     lists: list[Any]
     watches: list[list[Any]] = field(default_factory=list)
@@ -51,7 +53,7 @@ class Server:
             yield told
 
     async def seen(self, count: int, known: Mapping[str, Json] | None = None) -> Seen:
-        """So many changes: uid, version, gone."""
+        """Return this many changes: uid, version, deleted."""
         found: Seen = []
         async with (
             asyncio.timeout(30),
@@ -72,7 +74,7 @@ async def test_every_page_is_read() -> None:
     assert server.asked[1] == {"labelSelector": "l", "limit": 500, "continue": "more"}
 
 
-async def test_a_broken_watch_goes_on_where_it_was_and_tells_nothing_twice() -> None:
+async def test_broken_watch_resumes_without_duplicates() -> None:
     first = [event("MODIFIED", "a", 6), event("BOOKMARK", "", 9), Unavailable("broken")]
     second = [event("MODIFIED", "a", 6), event("DELETED", "a", 11), event("ADDED", "b", 12)]
     server = Server([([item("a", 5)], "5")], [first, second])
@@ -85,19 +87,19 @@ async def test_a_broken_watch_goes_on_where_it_was_and_tells_nothing_twice() -> 
     assert [held.get("resourceVersion") for held in server.asked] == [None, "5", "9"]
 
 
-async def test_after_what_is_forgotten_a_list_tells_what_changed_meanwhile() -> None:
+async def test_expired_watch_relists_changes() -> None:
     lists = [([item("a", 1), item("b", 2)], "5"), ([item("b", 2), item("c", 8)], "9")]
     server = Server(lists, [[WatchExpired("410")]])
     assert await server.seen(4) == [("a", "1", False), ("b", "2", False), ("a", "1", True), ("c", "8", False)]
 
 
-async def test_what_is_known_is_told_when_it_changes_or_is_gone() -> None:
+async def test_known_objects_are_reported_when_changed_or_deleted() -> None:
     server = Server([([item("a", 1), item("b", 3)], "5")])
     known = {"a": item("a", 1), "b": item("b", 2), "c": item("c", 1)}
     assert await server.seen(2, known) == [("c", "1", True), ("b", "3", False)]
 
 
-async def test_patience_ends_and_rights_that_are_missing_are_told_at_once() -> None:
+async def test_unavailable_after_timeout_and_forbidden_at_once() -> None:
     with pytest.raises(Forbidden):
         await Server([Forbidden("not you")]).seen(1)
     with pytest.raises(Unavailable):

@@ -1,4 +1,4 @@
-"""What Kubernetes noted about a job and its pods."""
+"""Kubernetes events of a job and its pods."""
 
 from typing import Any
 
@@ -32,16 +32,16 @@ def event(pod: str, at: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_pods_of_the_job_are_known_by_their_names_even_when_they_are_gone() -> None:
+def test_events_of_deleted_pods_match_by_name() -> None:
     items = [event(f"one-{name}", "01") for name in ("driver", "trainer-0", "nats", "prepare", "rollout-12")]
     strange = [event(name, "01") for name in ("one", "one-driver-2", "one-two-driver", "two-driver", "")]
     assert of_pods([*items, *strange], JOB) == items
-    # A newer kubealign made it: its spec is not understood.
+    # The job was created by a newer kubealign version with an unknown spec.
     newer = JobRecord({**JOB.resource, "spec": {**SPEC, "algorithm": {"tomorrow": {}}}})
     assert of_pods([*items, *strange], newer) == items
 
 
-def test_events_are_told_in_order_with_their_count_and_those_of_an_earlier_job_left_out() -> None:
+def test_events_are_ordered_counted_and_limited_to_this_job() -> None:
     again = {"series": {"count": 3, "lastObservedTime": "2026-01-01T00:00:09Z"}, "type": "Warning"}
     old = event("one-driver", "05", eventTime="2025-12-31T23:59:59Z")
     items = [event("one-driver", "05", **again), event("one-nats", "07.5"), old, {"note": "without a time"}]

@@ -1,4 +1,4 @@
-"""What the API server says when it refuses, told as the SDK's errors."""
+"""Exceptions for error responses of the API server."""
 
 import json
 from typing import Any
@@ -38,11 +38,11 @@ def refused(verb: str, path: str, code: int, **told: Any) -> KubealignError:
         ("get", "/api/v1/namespaces/team", "get namespaces team in every namespace"),
     ],
 )
-def test_a_call_says_what_it_is(verb: str, path: str, said: str) -> None:
+def test_call_describes_itself(verb: str, path: str, said: str) -> None:
     assert str(Call(verb, path)) == said
 
 
-def test_each_status_has_its_error() -> None:
+def test_each_status_has_its_exception() -> None:
     details = {"name": "one", "kind": "alignmentjobs"}
     assert isinstance(refused("get", ONE, 404, reason="NotFound", details=details), JobNotFound)
     assert isinstance(refused("create", JOBS, 409, reason="AlreadyExists", details=details), JobExists)
@@ -58,18 +58,18 @@ def test_each_status_has_its_error() -> None:
     assert isinstance(refused("create", f"{pod}/exec", 400), NotPossible)
 
 
-def test_a_cluster_without_the_resource_is_not_one_without_the_job() -> None:
+def test_missing_resource_type_is_not_a_missing_job() -> None:
     plain = failure(Call("get", ONE), 404, b"404 page not found\n", "https://cluster.test")
     assert isinstance(plain, NotPossible) and "helm install" in str(plain)
 
 
-def test_a_missing_namespace_is_a_mistake_of_the_document() -> None:
+def test_missing_namespace_is_an_invalid_job() -> None:
     error = refused("create", JOBS, 404, details={"name": "team", "kind": "namespaces"})
     assert isinstance(error, JobInvalid)
     assert [(held.path, held.held) for held in error.errors] == [("metadata.namespace", "team")]
 
 
-def test_causes_become_places_and_what_they_held() -> None:
+def test_causes_become_field_errors_with_values() -> None:
     causes = [
         {"field": "spec.seed", "message": 'Invalid value: "object": cannot be changed'},
         {"field": "spec.maxSteps", "message": "Invalid value: 0: spec.maxSteps in body should be at least 1"},
@@ -97,19 +97,23 @@ def test_causes_become_places_and_what_they_held() -> None:
         ("spec.a", '"x:y"', 'must be "z"'),
         ("spec.b", "", "must be of type boolean"),
         ("spec.c", "", "Required value"),
-        ("spec.sed", "", "the kubealign of this cluster has no such field: upgrade it, or remove the field"),
+        (
+            "spec.sed",
+            "",
+            "the kubealign version of this cluster has no such field: upgrade it, or remove the field",
+        ),
     ]
     assert "one: spec.maxSteps: should be at least 1 (it holds 0)" in str(error)
 
 
-def test_missing_rights_and_rules_of_admission_are_told_apart() -> None:
+def test_missing_permissions_differ_from_admission_rules() -> None:
     rights = refused("create", JOBS, 403, reason="Forbidden", message='User "x" cannot create resource')
     quota = refused("create", JOBS, 403, reason="Forbidden", message="exceeded quota: tight")
     assert "`edit`" in str(rights)
-    assert "the cluster's rules" in str(quota) and "exceeded quota" in str(quota)
+    assert "the admission rules of the cluster" in str(quota) and "exceeded quota" in str(quota)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b'{"details": null}', b"\xff"])
-def test_whatever_comes_it_is_an_error_of_the_client(body: bytes) -> None:
+def test_any_response_body_becomes_a_client_error(body: bytes) -> None:
     for status in (400, 401, 403, 404, 409, 410, 422, 429, 500, 502, 599):
         assert isinstance(failure(Call("create", JOBS), status, body, "https://cluster.test"), KubealignError)

@@ -1,4 +1,4 @@
-"""Figures over REST, against a server of the test's own that speaks as the dashboard does."""
+"""Telemetry over REST, against a test server with the dashboard's API."""
 
 import json
 import math
@@ -30,7 +30,7 @@ Answer = Callable[[web.Request], web.Response]
 
 @pytest.fixture
 async def asked() -> AsyncIterator[tuple[RestFigures, list[web.Request], dict[str, Any]]]:
-    """(figures, the requests that came, what is answered)."""
+    """Telemetry source, received requests, responses."""
     requests: list[web.Request] = []
     answer: dict[str, Any] = {"items": []}
 
@@ -50,7 +50,7 @@ async def asked() -> AsyncIterator[tuple[RestFigures, list[web.Request], dict[st
 Asked = tuple[RestFigures, list[web.Request], dict[str, Any]]
 
 
-async def test_steps_come_with_their_numbers(asked: Asked) -> None:
+async def test_steps_have_their_values(asked: Asked) -> None:
     dashboard, requests, answer = asked
     answer["items"] = [{"entry": "3-0", "step": 2, "fence": 1, "values": {"reward": 0.5, "kl": None}}]
     [step] = await dashboard.metrics(REF, "2-0", 10_000)
@@ -62,7 +62,7 @@ async def test_steps_come_with_their_numbers(asked: Asked) -> None:
     assert request.headers["Authorization"] == "Bearer secret"
 
 
-async def test_samples_come_with_their_tokens(asked: Asked) -> None:
+async def test_samples_have_their_tokens(asked: Asked) -> None:
     dashboard, requests, answer = asked
     answer["items"] = [
         {
@@ -86,7 +86,7 @@ async def test_samples_come_with_their_tokens(asked: Asked) -> None:
     assert requests[0].query == {"after": "0-0", "limit": "100", "step": "1", "newest": "true"}
 
 
-async def test_heartbeats_are_those_that_were_asked_for(asked: Asked) -> None:
+async def test_heartbeats_of_requested_processes_only(asked: Asked) -> None:
     dashboard, requests, answer = asked
     assert await dashboard.heartbeats(REF, []) == {} and not requests
     answer["items"] = [
@@ -110,24 +110,24 @@ async def test_heartbeats_are_those_that_were_asked_for(asked: Asked) -> None:
         (418, NotPossible),
     ],
 )
-def test_a_problem_document_becomes_the_error_it_tells_of(status: int, kind: type[KubealignError]) -> None:
+def test_problem_document_becomes_an_exception(status: int, kind: type[KubealignError]) -> None:
     body = json.dumps({"title": "No", "detail": "there is no job one", "status": status}).encode()
     with pytest.raises(kind, match="the dashboard: there is no job one"):
         told(status, body, "the dashboard")
 
 
-async def test_what_is_no_dashboard_is_told() -> None:
-    with pytest.raises(Unavailable, match="is it a dashboard"):
+async def test_response_of_another_server_is_an_error() -> None:
+    with pytest.raises(Unavailable, match="is it a kubealign dashboard"):
         told(200, b"<html>", "http://x")
     with pytest.raises(NotPossible, match="http://HOST"):
         HttpDashboard("dashboard:8080", None)
     async with RestFigures("http://127.0.0.1:1", None) as dashboard:
-        with pytest.raises(Unavailable, match="does not answer"):
+        with pytest.raises(Unavailable, match="does not respond"):
             await dashboard.metrics(REF)
 
 
 class Proxy:
-    """The API server's proxy of Services: what it answers by the port's name."""
+    """Service proxy of the API server, with a response per port name."""
 
     def __init__(self, **answers: tuple[int, Any]) -> None:
         self.answers = answers
@@ -158,7 +158,7 @@ def _nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_nothing_named")
-async def test_the_platform_s_dashboard_is_found_whether_it_speaks_tls_or_not() -> None:
+async def test_dashboard_service_is_found_with_and_without_tls() -> None:
     proxy = Proxy(http=(200, {"items": []}))
     found = through(proxy)
     assert await found.metrics(REF) == [] and await found.samples(REF) == []
@@ -183,7 +183,7 @@ async def test_the_platform_s_dashboard_is_found_whether_it_speaks_tls_or_not() 
         ((401, {"detail": "the token has expired"}), Unauthenticated, "has expired"),
     ],
 )
-async def test_who_refused_is_told(answer: tuple[int, Any], kind: type[KubealignError], words: str) -> None:
+async def test_error_names_the_refusing_server(answer: tuple[int, Any], kind: type[KubealignError], words: str) -> None:
     proxy = Proxy(https=answer)
     with pytest.raises(kind, match=words):
         await through(proxy).metrics(REF)

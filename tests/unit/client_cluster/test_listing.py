@@ -16,7 +16,7 @@ def job(name: str, **status: Any) -> JobRecord:
 
 
 def names(jobs: list[JobRecord], query: ListQuery) -> list[str]:
-    """Of all pages."""
+    """Return the names on all pages."""
     found: list[str] = []
     while True:
         here = page(jobs, query)
@@ -41,21 +41,21 @@ JOBS = [job("a", reward=1.0, step=2), job("bb", reward=-3.0), job("ccc", step=10
     ],
 )
 @pytest.mark.parametrize("limit", [1, 2, 10])
-def test_every_job_is_on_one_page_and_in_order(sort: str, expected: list[str], limit: int) -> None:
+def test_pages_contain_every_job_once_in_order(sort: str, expected: list[str], limit: int) -> None:
     assert names(JOBS, ListQuery(sort=sort, limit=limit)) == expected
 
 
-def test_changes_between_two_pages_skip_and_repeat_nothing() -> None:
+def test_changes_between_pages_skip_and_repeat_nothing() -> None:
     query = ListQuery(sort="name", limit=2)
     first = page(JOBS, query)
     assert first.total == 4
-    # One of the first page goes, one comes before the place and one after it.
+    # One job of the first page is deleted, one is created before the cursor and one after it.
     changed = [job("aa"), *JOBS[1:], job("cd")]
     second = page(changed, ListQuery(sort="name", limit=2, after=first.next))
     assert [held.name for held in second.jobs] == ["ccc", "cd"]
 
 
-def test_a_job_that_nobody_has_looked_at_is_pending() -> None:
+def test_job_without_status_is_pending() -> None:
     assert names([job("a"), job("b", phase="Running")], ListQuery(phases=frozenset({"Pending"}))) == ["a"]
 
 
@@ -69,7 +69,7 @@ def test_a_job_that_nobody_has_looked_at_is_pending() -> None:
         ListQuery(sort="name", after=page(JOBS, ListQuery(sort="-name", limit=1)).next),
     ],
 )
-def test_what_makes_no_sense_is_refused(query: ListQuery) -> None:
+def test_invalid_query_is_refused(query: ListQuery) -> None:
     with pytest.raises(JobInvalid) as caught:
         page(JOBS, query)
     assert caught.value.errors[0].path in ("sort", "limit", "continue")

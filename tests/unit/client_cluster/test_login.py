@@ -1,4 +1,4 @@
-"""Whose credentials a kubeconfig gives."""
+"""Credentials of a kubeconfig."""
 
 import json
 import sys
@@ -40,7 +40,7 @@ def plugin(folder: Path, expires: str) -> dict[str, Any]:
     return {"exec": {"apiVersion": version, "command": sys.executable, "args": [str(script)]}}
 
 
-async def test_a_plugin_is_asked_again_when_what_it_gave_expires(tmp_path: Path) -> None:
+async def test_plugin_is_rerun_when_credentials_expire(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path, plugin(tmp_path, "2020-01-01T00:00:00Z"))
     async with await connect(file) as api:
         assert api.namespace == "ours" and api.server == "http://127.0.0.1:1"
@@ -49,14 +49,14 @@ async def test_a_plugin_is_asked_again_when_what_it_gave_expires(tmp_path: Path)
     assert first is not None and first.startswith("token-")
 
 
-async def test_a_plugin_is_left_alone_while_what_it_gave_lasts(tmp_path: Path) -> None:
+async def test_plugin_is_not_rerun_before_expiry(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path, plugin(tmp_path, "2999-01-01T00:00:00Z"))
     async with await connect(file) as api:
         assert [await api.token(), await api.token()] == ["token-1", "token-1"]
     assert json.loads((tmp_path / "count").read_text()) == 1
 
 
-async def test_a_password_is_no_token(tmp_path: Path) -> None:
+async def test_password_is_not_a_token(tmp_path: Path) -> None:
     async with await connect(kubeconfig(tmp_path, {"username": "me", "password": "secret"})) as api:
         assert await api.token() is None
     async with await connect(kubeconfig(tmp_path, {"token": "mine"})) as api:

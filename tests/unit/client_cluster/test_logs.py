@@ -1,4 +1,4 @@
-"""The logs of pods, followed through what breaks."""
+"""Logs of pods, followed across failures."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -27,8 +27,7 @@ def pod(process: str, uid: str, state: str = "running") -> Json:
 
 @dataclass
 class Cluster:
-    """The API's answers about some pods: `logs` by uid, a list for each time that a log is asked for, whose
-    last entry may be an error."""
+    """API responses for some pods: `logs` by uid, one list per log request, whose last entry may be an error."""
 
     pods: list[Json]
     logs: dict[str, list[list[str | Exception]]]
@@ -66,9 +65,9 @@ def stamped(second: int, text: str) -> str:
     return f"2026-01-01T00:00:{second:02}.{second:09}Z {text}"
 
 
-async def test_a_broken_connection_goes_on_after_the_last_line_that_came() -> None:
+async def test_broken_connection_resumes_after_the_last_line() -> None:
     first = [stamped(1, "a"), stamped(2, "b"), Unavailable("gone")]
-    # sinceTime counts whole seconds, so the last one comes again.
+    # sinceTime has a resolution of seconds, so the last line is repeated.
     again = [stamped(2, "b"), stamped(3, "c")]
     cluster = Cluster([pod("driver", "u1")], {"u1": [first, again, []]})
     over = asyncio.Event()
@@ -88,7 +87,7 @@ async def test_a_broken_connection_goes_on_after_the_last_line_that_came() -> No
     assert queries[1]["sinceTime"] == "2026-01-01T00:00:02Z" and "tailLines" not in queries[1]
 
 
-async def test_a_pod_that_comes_later_is_read_from_its_first_line() -> None:
+async def test_later_pod_is_read_from_its_first_line() -> None:
     waiting = pod("rollout-0", "u1", "waiting")
     logs: dict[str, list[list[str | Exception]]] = {"u1": [[stamped(1, "a")]], "u2": [[stamped(2, "b")]]}
     cluster = Cluster([waiting], logs)
@@ -99,7 +98,7 @@ async def test_a_pod_that_comes_later_is_read_from_its_first_line() -> None:
     assert not first.done()
     await cluster.later.put(pod("rollout-0", "u1", "terminated"))
     assert (await asyncio.wait_for(first, 30)).text == "a"
-    # The one that takes its place is another pod of the same name.
+    # The replacement is another pod of the same name.
     await cluster.later.put(pod("rollout-0", "u2", "terminated"))
     assert (await asyncio.wait_for(anext(lines), 30)).text == "b"
     over.set()
@@ -107,7 +106,7 @@ async def test_a_pod_that_comes_later_is_read_from_its_first_line() -> None:
     assert all("tailLines" not in query for _, query in cluster.asked)
 
 
-async def test_what_cannot_be_read_any_more_is_told_and_not_swallowed() -> None:
+async def test_read_error_is_raised() -> None:
     cluster = Cluster([pod("driver", "u1")], {"u1": [["unable to retrieve container logs for x"]]})
     found = [line async for line in written(cluster.api, REF, "u", EVERY, None)]
     assert [line.text for line in found] == ["unable to retrieve container logs for x"]
@@ -116,14 +115,14 @@ async def test_what_cannot_be_read_any_more_is_told_and_not_swallowed() -> None:
         [line async for line in written(cluster.api, REF, "u", EVERY, None)]
 
 
-async def test_a_follower_who_may_not_read_is_told() -> None:
+async def test_forbidden_follower_raises() -> None:
     cluster = Cluster([pod("driver", "u1")], {"u1": [[Forbidden("not you")]]})
     with pytest.raises(Forbidden):
         async with asyncio.timeout(30):
             [line async for line in followed(cluster.api, REF, "u", EVERY, None, asyncio.Event())]
 
 
-async def test_whoever_stops_reading_leaves_nothing_behind() -> None:
+async def test_closing_the_reader_cancels_all_tasks() -> None:
     endless: list[str | Exception] = [stamped(1, f"{number}") for number in range(5000)]
     cluster = Cluster([pod("driver", "u1")], {"u1": [endless]})
     before = asyncio.all_tasks()
@@ -133,7 +132,7 @@ async def test_whoever_stops_reading_leaves_nothing_behind() -> None:
     assert asyncio.all_tasks() == before
 
 
-def test_logs_are_chosen_by_process_and_by_role() -> None:
+def test_logs_are_filtered_by_process_and_role() -> None:
     pods = [pod("rollout-0", "u1"), pod("rollout-1", "u2"), pod("driver", "u3"), pod("prepare", "u4")]
 
     def names(process: str | None, role: str | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Pods told as processes."""
+"""Process records derived from pods."""
 
 from typing import Any
 
@@ -42,13 +42,13 @@ PULL: Json = {"waiting": {"reason": "ImagePullBackOff", "message": "no such imag
         ({"waiting": {"reason": "ContainerCreating"}}, {}, False, ProcessState.STARTING, "node n1"),
         (PULL, {}, False, ProcessState.WAITING, "no such image"),
         (None, UNSCHEDULED, False, ProcessState.WAITING, "fits on no node: 0/3"),
-        (None, GATED, False, ProcessState.WAITING, "queue admits it"),
+        (None, GATED, False, ProcessState.WAITING, "admission by its queue"),
         (ended(0), {}, False, ProcessState.FINISHED, ""),
         (ended(3, message="it broke"), {}, False, ProcessState.RESTARTING, "ended with code 3: it broke"),
         (ended(3, message="it broke"), {}, True, ProcessState.FAILED, "it broke"),
         (ended(78, message="no column"), {}, False, ProcessState.FAILED, "no column"),
         (ended(139), {}, False, ProcessState.RESTARTING, "SIGSEGV"),
-        (ended(137, reason="OOMKilled"), {}, False, ProcessState.RESTARTING, "more memory"),
+        (ended(137, reason="OOMKilled"), {}, False, ProcessState.RESTARTING, "exceeded its memory limit"),
         (ended(143), {}, True, ProcessState.STOPPED, "with its job"),
         (ended(137), {"reason": "DeadlineExceeded"}, True, ProcessState.STOPPED, "with its job"),
         (
@@ -60,7 +60,7 @@ PULL: Json = {"waiting": {"reason": "ImagePullBackOff", "message": "no such imag
         ),
     ],
 )
-def test_a_pod_s_state_and_why(
+def test_process_state_and_reason(
     state: Json | None, status: Json, over: bool, expected: ProcessState, words: str
 ) -> None:
     [found] = processes([pod("trainer-0", state, **status)], {}, 0.0, over=over, held=False)
@@ -68,7 +68,7 @@ def test_a_pod_s_state_and_why(
     assert words in found.message if words else found.message == ""
 
 
-def test_names_roles_order_and_what_they_say_of_themselves() -> None:
+def test_names_roles_order_and_heartbeats() -> None:
     pods = [pod(name, RUNNING) for name in ("nats", "rollout-10", "rollout-2", "prepare", "driver")]
     stranger: Json = {"metadata": {"name": "stranger"}, "spec": {}, "status": {}}
     says = {"driver": {"time": 90.0, "step": 3}, "nats": {"time": "?"}}
@@ -80,7 +80,7 @@ def test_names_roles_order_and_what_they_say_of_themselves() -> None:
     assert found[-1].silent_seconds is None and found[-1].says == {}
 
 
-def test_a_pod_that_leaves_is_replaced_unless_its_job_is_held() -> None:
+def test_terminating_pod_restarts_unless_the_job_is_suspended() -> None:
     leaving = pod("rollout-0", RUNNING, ready=True)
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     [again] = processes([leaving], {}, 0.0, over=False, held=False)

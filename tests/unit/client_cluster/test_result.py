@@ -1,4 +1,4 @@
-"""A result's way from a folder through a stream to another folder."""
+"""Transfer of a result folder through a stream."""
 
 import asyncio
 import hashlib
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 @dataclass
 class Wire:
-    """What the API gives as the pod's channels: the messages of one run of the command."""
+    """WebSocket channels of a pod: the messages of one command run."""
 
     messages: list[bytes]
     asked: list[str] = field(default_factory=list)
@@ -79,7 +79,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-async def test_what_is_sent_arrives(folder: Path, tmp_path: Path) -> None:
+async def test_folder_is_transferred(folder: Path, tmp_path: Path) -> None:
     await received(wire(*archive(folder)), tmp_path / "got")
     assert contents(tmp_path / "got") == contents(folder)
 
@@ -90,7 +90,7 @@ async def test_what_is_sent_arrives(folder: Path, tmp_path: Path) -> None:
         (lambda sent, told: (sent[:-10_000], told, SUCCESS), Unavailable, "as it was sent"),
         (lambda sent, told: (b"x" + sent[1:], told, SUCCESS), Unavailable, "as it was sent"),
         (lambda sent, told: (sent, b"", SUCCESS), Unavailable, "as it was sent"),
-        (lambda sent, told: (sent, told, b""), Unavailable, "before the result was whole"),
+        (lambda sent, told: (sent, told, b""), Unavailable, "before the result was complete"),
         (
             lambda sent, told: (b"", b"Traceback\nFileNotFoundError: /volumes/x\n", b'{"status": "Failure"}'),
             NotPossible,
@@ -98,14 +98,14 @@ async def test_what_is_sent_arrives(folder: Path, tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_what_does_not_arrive_whole_is_an_error(
+async def test_incomplete_transfer_is_an_error(
     folder: Path, tmp_path: Path, spoil: Callable[..., Any], kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
         await received(wire(*spoil(*archive(folder))), tmp_path / "got")
 
 
-async def test_nothing_is_written_beside_the_folder(tmp_path: Path) -> None:
+async def test_archive_cannot_write_outside_the_folder(tmp_path: Path) -> None:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as evil:
         member = tarfile.TarInfo("../escaped")
@@ -118,7 +118,7 @@ async def test_nothing_is_written_beside_the_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "escaped").exists()
 
 
-async def test_a_folder_that_cannot_be_written_is_an_error_and_hangs_nobody(
+async def test_unwritable_folder_is_an_error_without_a_hang(
     folder: Path, tmp_path: Path
 ) -> None:
     sent, told = archive(folder)
@@ -128,7 +128,7 @@ async def test_a_folder_that_cannot_be_written_is_an_error_and_hangs_nobody(
         )
 
 
-def test_the_sender_runs_by_its_source_and_the_holder_ends_when_it_is_told(folder: Path) -> None:
+def test_sender_runs_from_source_and_holder_exits_on_sigterm(folder: Path) -> None:
     run = [sys.executable, "-I", "-c", source()]
     done = subprocess.run([*run, "send", str(folder)], capture_output=True, timeout=60, check=True)
     told = json.loads(done.stderr)
@@ -173,7 +173,7 @@ def driver(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_the_pod_is_like_the_job_s_own_but_is_none_of_them() -> None:
+def test_pod_resembles_job_pods_but_is_not_selected_as_one() -> None:
     made = manifest(JOB, RESULT, [driver()], ResultPod())
     [main] = made["spec"]["containers"]
     assert main["image"] == "registry/jobs:1" and main["imagePullPolicy"] == "Never"
@@ -189,7 +189,7 @@ def test_the_pod_is_like_the_job_s_own_but_is_none_of_them() -> None:
     assert (command[0], *command[-2:]) == ("/opt/python", "send", "/volumes/runs/x/one-1/result")
 
 
-def test_without_a_pod_somebody_must_say_which_image() -> None:
+def test_image_is_required_without_a_job_pod() -> None:
     with pytest.raises(NotPossible, match="KUBEALIGN_RESULT_IMAGE"):
         manifest(JOB, RESULT, [], ResultPod())
     made = manifest(JOB, RESULT, [], ResultPod("python:3"))

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition is what the models say, in the form that an API server takes."""
+"""The CustomResourceDefinition: a structural schema equivalent to the models."""
 
 import gzip
 import json
@@ -30,17 +30,17 @@ def rules(at: str) -> list[dict[str, Any]]:
     return list(dict(places(schema()))[at]["x-kubernetes-validations"])
 
 
-def test_the_chart_s_file_is_not_stale() -> None:
+def test_the_charts_file_is_up_to_date() -> None:
     assert FILE.read_text() == manifest(), "run: make crd"
 
 
-def test_it_is_small_enough_to_be_stored_and_applied() -> None:
+def test_the_definition_fits_etcd_and_helm() -> None:
     # etcd takes 1.5 MiB of JSON, and Helm keeps a whole release, compressed, in a Secret of 1 MiB.
     assert len(json.dumps(yaml.safe_load(manifest()))) < 1_000_000
     assert len(gzip.compress(manifest().encode())) < 200_000
 
 
-def test_nothing_that_a_structural_schema_may_not_have() -> None:
+def test_only_keywords_of_structural_schemas() -> None:
     for place, part in places(schema()):
         keys = set(part)
         assert not keys & {"$ref", "$defs", "title", "const", "prefixItems", "oneOf", "allOf", "nullable"}, (
@@ -72,7 +72,7 @@ def _bounded(part: dict[str, Any]) -> bool:
             return True
 
 
-def test_every_rule_names_a_field_that_there_is() -> None:
+def test_every_rule_names_an_existing_field() -> None:
     known = dict(places(schema()))
     for place, part in known.items():
         for rule in part.get("x-kubernetes-validations", []):
@@ -81,7 +81,7 @@ def test_every_rule_names_a_field_that_there_is() -> None:
             assert rule["message"], place
 
 
-def test_the_rules_of_a_spec_are_different_from_one_another() -> None:
+def test_the_rules_of_a_spec_are_distinct() -> None:
     found = [(rule["rule"], rule["message"]) for rule in rules("spec")]
     assert len(found) == len(set(found)) == len([*coherent(), *unchanged()])
 
@@ -141,25 +141,25 @@ class _Either(Spec):
 
 @pytest.mark.parametrize(
     ("model", "says"),
-    [(_Null, "null may stand for a field's absence only"), (_Either, "a field may be one thing or null")],
+    [(_Null, "null must mean an absent field"), (_Either, "a field must have one type or null")],
 )
-def test_what_no_api_server_can_tell_apart_is_refused(model: type[BaseModel], says: str) -> None:
+def test_unsupported_field_types_are_rejected(model: type[BaseModel], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         emitted(model)
 
 
-def test_text_in_a_rule_is_quoted() -> None:
+def test_cel_strings_are_quoted() -> None:
     assert text(r"it's a \w") == r"'it\'s a \\w'"
 
 
-def test_only_what_the_operator_acts_on_may_change() -> None:
+def test_only_fields_read_by_the_operator_are_mutable() -> None:
     fixed = {rule.at for rule in unchanged()}
     assert not fixed & {".suspend", ".lifecycle", ".lifecycle.maxRestarts", ".rollout", ".rollout.replicas"}
     assert {".seed", ".maxSteps", ".policy", ".checkpoint", ".lifecycle.maxFailedGroups"} <= fixed
     assert {".rollout.sampling", ".rollout.minReplicas", ".podTemplate"} <= fixed
 
 
-def test_kubectl_scale_and_get() -> None:
+def test_scale_and_column_paths_exist() -> None:
     (version,) = definition()["spec"]["versions"]
     known = dict(_paths())
     scale = version["subresources"]["scale"]

@@ -1,4 +1,4 @@
-"""The dashboard beside a run: where it cannot be, one line says so and the run is none the worse."""
+"""The dashboard started by a run: when it cannot start, one line says so and the run continues."""
 
 from pathlib import Path
 
@@ -7,18 +7,18 @@ import pytest
 from kubealign.local import dashboard as beside
 
 
-def test_what_is_not_installed_is_told_with_its_remedy(
+def test_missing_packages_are_reported_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beside, "_NEEDED", ("fastapi", "no_such_package"))
-    said: list[str] = []
-    with beside.dashboard(tmp_path, said.append):
-        assert said == ["dashboard: not installed: pip install 'kubealign[dashboard]'"]
-    assert len(said) == 1
+    lines: list[str] = []
+    with beside.dashboard(tmp_path, lines.append):
+        assert lines == ["dashboard: not installed: pip install 'kubealign[dashboard]'"]
+    assert len(lines) == 1
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    said: list[str] = []
-    with beside.dashboard(tmp_path / "not there", said.append):
-        assert said[0].startswith("dashboard: not started: ")
-    assert len(said) == 1
+def test_an_unwritable_directory_is_reported(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with beside.dashboard(tmp_path / "not there", lines.append):
+        assert lines[0].startswith("dashboard: not started: ")
+    assert len(lines) == 1

@@ -1,4 +1,4 @@
-"""The OpenAPI document says everything: examples, errors and how to be let in."""
+"""The OpenAPI document: descriptions, examples, errors and authentication."""
 
 import json
 from pathlib import Path
@@ -12,11 +12,11 @@ from support.ruled_access import Person, RuledAccess, bearer
 async def document(folder: Path) -> dict[str, Any]:
     access = RuledAccess(await site_with_jobs(folder), {"jane": Person("jane")})
     async with browsing(create_app(access), bearer("jane")) as client:
-        held: dict[str, Any] = (await client.get("/api/v1/openapi.json")).json()
-        return held
+        item: dict[str, Any] = (await client.get("/api/v1/openapi.json")).json()
+        return item
 
 
-async def test_every_operation_is_told_whole(tmp_path: Path) -> None:
+async def test_every_operation_is_documented(tmp_path: Path) -> None:
     told = await document(tmp_path)
     for path, operations in told["paths"].items():
         for method, operation in operations.items():
@@ -50,10 +50,10 @@ async def test_a_job_is_described_field_by_field(tmp_path: Path) -> None:
     assert schemas["Problem"]["properties"].keys() >= {"type", "title", "status", "detail", "instance"}
 
 
-async def test_every_reference_leads_somewhere(tmp_path: Path) -> None:
+async def test_every_reference_resolves(tmp_path: Path) -> None:
     told = await document(tmp_path)
     text = json.dumps(told)
     for reference in {part.split('"')[0] for part in text.split('"$ref": "')[1:]}:
-        place: Any = told
+        target: Any = told
         for part in reference.removeprefix("#/").split("/"):
-            place = place[part]
+            target = target[part]

@@ -1,4 +1,4 @@
-"""Nobody gets past the door: every route, walked one by one."""
+"""Authentication and authorization of every route."""
 
 import time
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from kubealign_services.dashboard.app import create_app
 from support.dashboard import JOBS, LETTERS, browsing, site_with_jobs
 from support.ruled_access import Person, RuledAccess, bearer
 
-#: What anybody may have: nothing of it says anything of a job.
+#: Public paths: none of them reveals anything about a job.
 OPEN = {"/", "/jobs", "/jobs/{place:path}", "/favicon.ico", "/static", "/static/js/algorithms.js"}
 OPEN |= {"/static/plotly.min.js"}
 OPEN |= {"/healthz", "/readyz", "/metrics"}
@@ -50,7 +50,7 @@ def filled(pattern: str, namespace: str = "default") -> str:
     return pattern.replace("{namespace}", namespace).replace("{name}", LETTERS.name)
 
 
-async def test_every_route_wants_a_valid_token(access: RuledAccess) -> None:
+async def test_every_route_requires_a_valid_token(access: RuledAccess) -> None:
     app = create_app(access)
     async with browsing(app) as client:
         for method, pattern in guarded(app):
@@ -79,7 +79,7 @@ async def test_another_namespace_is_forbidden_on_every_route(access: RuledAccess
     assert (await access.reader.get(LETTERS)).resource == before
 
 
-async def test_who_may_only_look_changes_nothing(access: RuledAccess) -> None:
+async def test_a_viewer_cannot_change_anything(access: RuledAccess) -> None:
     app = create_app(access)
     before = (await access.reader.get(LETTERS)).resource
     async with browsing(app, bearer("eve")) as client:
@@ -92,7 +92,7 @@ async def test_who_may_only_look_changes_nothing(access: RuledAccess) -> None:
     assert (await access.reader.get(LETTERS)).resource == before
 
 
-async def test_read_only_is_so_for_everybody(access: RuledAccess) -> None:
+async def test_read_only_applies_to_everybody(access: RuledAccess) -> None:
     access.read_only = True
     app = create_app(access)
     async with browsing(app, bearer("jane")) as client:
@@ -105,7 +105,7 @@ async def test_read_only_is_so_for_everybody(access: RuledAccess) -> None:
         assert (await client.get(f"{JOBS}/letters")).status_code == 200
 
 
-async def test_what_is_open_needs_no_token(access: RuledAccess) -> None:
+async def test_public_paths_need_no_token(access: RuledAccess) -> None:
     async with browsing(create_app(access)) as client:
         for path in ("/healthz", "/readyz", "/metrics", "/static/plotly.min.js"):
             assert (await client.get(path)).status_code == 200, path
@@ -119,7 +119,7 @@ async def test_what_is_open_needs_no_token(access: RuledAccess) -> None:
             assert (await client.get(path)).status_code in (401, 404), path
 
 
-async def test_a_list_of_all_shows_what_the_caller_may_see(access: RuledAccess) -> None:
+async def test_a_list_of_all_namespaces_is_filtered_by_rights(access: RuledAccess) -> None:
     async with browsing(create_app(access)) as client:
 
         async def seen(token: str) -> set[str]:
@@ -131,7 +131,7 @@ async def test_a_list_of_all_shows_what_the_caller_may_see(access: RuledAccess) 
         assert await seen("eve") == {"sums", "letters"}
 
 
-async def test_the_token_may_come_by_three_ways(access: RuledAccess) -> None:
+async def test_three_ways_to_send_the_token(access: RuledAccess) -> None:
     async with browsing(create_app(access)) as client:
         for headers in (
             {"Authorization": "Bearer jane"},
@@ -150,7 +150,7 @@ async def test_the_token_may_come_by_three_ways(access: RuledAccess) -> None:
             assert (await client.get("/api/v1/session", headers=headers)).status_code == 401, headers
 
 
-async def test_another_page_cannot_change_anything_by_the_cookie(access: RuledAccess) -> None:
+async def test_cross_site_requests_cannot_use_the_cookie(access: RuledAccess) -> None:
     async with browsing(create_app(access), {"Cookie": "kubealign-token=jane"}) as client:
         answer = await client.put(f"{JOBS}/letters/suspend", json={"suspend": True})
         assert answer.status_code == 403
@@ -160,7 +160,7 @@ async def test_another_page_cannot_change_anything_by_the_cookie(access: RuledAc
         assert answer.status_code == 200
 
 
-async def test_a_token_in_the_address_becomes_a_cookie(access: RuledAccess) -> None:
+async def test_a_token_in_the_url_becomes_a_cookie(access: RuledAccess) -> None:
     async with browsing(create_app(access)) as client:
         answer = await client.get("/jobs/default/sums?token=jane&step=3")
         assert answer.status_code == 303
@@ -175,7 +175,7 @@ async def test_a_token_in_the_address_becomes_a_cookie(access: RuledAccess) -> N
         assert not away.headers.get("location", "").startswith("//")
 
 
-async def test_signing_in_and_out_by_the_api(access: RuledAccess) -> None:
+async def test_sign_in_and_out_through_the_api(access: RuledAccess) -> None:
     async with browsing(create_app(access), base="https://dash.example") as client:
         answer = await client.post("/api/v1/session", headers=bearer("jane"))
         assert answer.status_code == 204
@@ -185,7 +185,7 @@ async def test_signing_in_and_out_by_the_api(access: RuledAccess) -> None:
         assert (await client.get("/api/v1/session")).status_code == 401
 
 
-async def test_where_tokens_cannot_be_looked_at_it_says_so(access: RuledAccess) -> None:
+async def test_unverifiable_tokens_answer_unavailable(access: RuledAccess) -> None:
     access.away = Unavailable("the API server did not answer within 5 s")
     async with browsing(create_app(access), bearer("jane")) as client:
         answer = await client.get("/api/v1/session")

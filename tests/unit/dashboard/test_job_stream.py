@@ -1,4 +1,4 @@
-"""What a reader of a job gets: each entry once, however often it is cut off, and however slow it is."""
+"""The stream of a job: each entry once, however often the reader is cut off and however slow it is."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Counted(MemorySite):
-    """Knows how often it was asked."""
+    """A backend that counts its calls."""
 
     watches = 0
     looks = 0
@@ -54,7 +54,7 @@ def report(site: MemorySite, step: int) -> None:
 
 @dataclass
 class Reader:
-    """Someone who looks on, and comes back with the last id that they saw."""
+    """A reader that resumes with the last id that it received."""
 
     site: MemorySite
     hub: Hub
@@ -78,7 +78,7 @@ class Reader:
         cursor = Cursor.parse(self.last) if self.last else Cursor()
         frames = job_stream(self.hub, self.site, record, cursor, processes=True)
         count = 0
-        # As when a browser is closed: the generator is ended wherever it is.
+        # A closed browser ends the generator at any point.
         async with aclosing(frames), asyncio.timeout(SECONDS):  # type: ignore[type-var]
             async for seen in events(cast(AsyncIterator[bytes], frames)):
                 self.see(seen)
@@ -92,7 +92,7 @@ class Reader:
     before=st.integers(0, 4),
     rounds=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), max_size=6),
 )
-def test_any_sequence_of_cuts_shows_each_entry_once(
+def test_each_entry_arrives_once_under_any_sequence_of_disconnections(
     tmp_path_factory: pytest.TempPathFactory, before: int, rounds: list[tuple[int, int]]
 ) -> None:
     async def run() -> None:
@@ -137,7 +137,7 @@ async def test_the_job_comes_first_and_gone_last(site: MemorySite) -> None:
     assert hub.feeds == 0
 
 
-async def test_many_readers_cost_one_look(tmp_path: Path) -> None:
+async def test_many_readers_share_one_poll(tmp_path: Path) -> None:
     site = Counted()
     site._jobs = (await site_with_jobs(tmp_path))._jobs
     hub = Hub(site, Pace(figures=0.05, processes=1.0))
@@ -155,7 +155,7 @@ async def test_many_readers_cost_one_look(tmp_path: Path) -> None:
     assert all(reader.steps == [1, 2, 3, 4, 5, 6] for reader in readers)
 
 
-async def test_who_is_too_slow_is_cut_off_and_comes_again(site: MemorySite) -> None:
+async def test_a_slow_reader_is_disconnected_and_resumes(site: MemorySite) -> None:
     hub = Hub(site, QUICK)
     reader, quick = Reader(site, hub), Reader(site, hub)
     await reader.look(most=1)
@@ -179,7 +179,7 @@ async def test_who_is_too_slow_is_cut_off_and_comes_again(site: MemorySite) -> N
     assert reader.steps == reader.samples == list(range(1, 401))
 
 
-async def test_a_site_that_is_away_for_a_while_loses_nothing(
+async def test_a_temporary_failure_of_the_backend_loses_nothing(
     site: MemorySite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kubealign_services.dashboard.streams.feed._FIRST_PAUSE", 0.01)
@@ -196,7 +196,7 @@ async def test_a_site_that_is_away_for_a_while_loses_nothing(
     assert reader.steps == [1, 2]
 
 
-async def test_processes_are_told_to_those_who_may_see_them(site: MemorySite) -> None:
+async def test_processes_are_sent_to_authorized_readers_only(site: MemorySite) -> None:
     site.staff(LETTERS, ProcessRecord("driver", "driver", ProcessState.READY))
     hub = Hub(site, QUICK)
     frames = job_stream(hub, site, await site.get(LETTERS), Cursor(), processes=False)
@@ -212,7 +212,7 @@ async def test_processes_are_told_to_those_who_may_see_them(site: MemorySite) ->
     assert "roles" not in names
 
 
-async def test_the_end_of_the_service_ends_every_stream(site: MemorySite) -> None:
+async def test_shutdown_ends_every_stream(site: MemorySite) -> None:
     hub = Hub(site, QUICK)
     looking = [asyncio.ensure_future(Reader(site, hub).look()) for _ in range(5)]
     await eventually(lambda: hub.feeds)

@@ -1,4 +1,4 @@
-"""One copy of the last events, for readers of any pace."""
+"""The journal: one copy of the last events for readers of any pace."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ async def read(journal: Journal[int], position: int) -> list[int]:
     return [item async for _, item in journal.follow(position)]
 
 
-async def test_each_reader_gets_everything_from_where_it_begins() -> None:
+async def test_each_reader_gets_every_event_from_its_position() -> None:
     journal: Journal[int] = Journal(10)
     journal.append(0)
     readers = [asyncio.ensure_future(read(journal, position)) for position in (0, 1)]
@@ -22,7 +22,7 @@ async def test_each_reader_gets_everything_from_where_it_begins() -> None:
     assert [await reader for reader in readers] == [[0, 1, 2], [1, 2]]
 
 
-async def test_who_is_behind_what_is_kept_is_told_so() -> None:
+async def test_a_reader_that_fell_behind_gets_an_error() -> None:
     journal: Journal[int] = Journal(3)
     for item in range(5):
         journal.append(item)

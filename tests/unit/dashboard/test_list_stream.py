@@ -1,4 +1,4 @@
-"""Changes of the list of jobs: seen by those who may, resumed, or told to be lost."""
+"""The stream of the job list: authorization, resumption and reset."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Telling(MemorySite):
-    """Tells its changes by itself."""
+    """A backend that is a ChangeSource."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ async def site(tmp_path: Path) -> MemorySite:
 async def follow(
     hub: Hub, count: int, namespaces: Collection[str] | None = None, last: str = ""
 ) -> list[Seen]:
-    """So many events."""
+    """Return this many events."""
     found: list[Seen] = []
     frames = list_stream(hub, namespaces, last)
     async with asyncio.timeout(SECONDS):
@@ -59,7 +59,7 @@ def names(seen: Seen) -> list[str]:
     return [item.get("name") or item["metadata"]["name"] for item in seen.data["items"]]
 
 
-async def test_changes_new_jobs_and_those_that_are_gone(site: MemorySite, tmp_path: Path) -> None:
+async def test_changed_new_and_deleted_jobs(site: MemorySite, tmp_path: Path) -> None:
     hub = Hub(site)
     looking = asyncio.ensure_future(follow(hub, 3))
     await eventually(lambda: hub._list is not None and hub._list.ready.is_set())
@@ -74,7 +74,7 @@ async def test_changes_new_jobs_and_those_that_are_gone(site: MemorySite, tmp_pa
     hub.close()
 
 
-async def test_who_is_cut_off_goes_on_where_they_were(site: MemorySite) -> None:
+async def test_a_disconnected_reader_resumes(site: MemorySite) -> None:
     hub = Hub(site)
     (ready,) = await follow(hub, 1)
     site.status(SUMS, step=1)
@@ -85,14 +85,14 @@ async def test_who_is_cut_off_goes_on_where_they_were(site: MemorySite) -> None:
     hub.close()
 
 
-async def test_what_is_lost_is_told(site: MemorySite) -> None:
+async def test_lost_changes_cause_a_reset(site: MemorySite) -> None:
     hub = Hub(site)
     (seen,) = await follow(hub, 1, last="0123abcd:7")
     assert seen.event == "reset"
     hub.close()
 
 
-async def test_other_namespaces_are_not_told(site: MemorySite) -> None:
+async def test_other_namespaces_are_not_sent(site: MemorySite) -> None:
     hub = Hub(site)
     looking = asyncio.ensure_future(follow(hub, 2, {"default"}))
     await eventually(lambda: hub._list is not None and hub._list.ready.is_set())
@@ -103,7 +103,7 @@ async def test_other_namespaces_are_not_told(site: MemorySite) -> None:
     hub.close()
 
 
-async def test_a_reader_that_tells_is_not_listed(tmp_path: Path) -> None:
+async def test_a_change_source_is_not_polled(tmp_path: Path) -> None:
     site = Telling()
     site._jobs = (await site_with_jobs(tmp_path))._jobs
     hub = Hub(site)

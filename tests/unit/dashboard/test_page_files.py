@@ -1,4 +1,4 @@
-"""The page's files: of the right type, kept no longer than they hold, and protected."""
+"""The page's static files: media types, caching and host check."""
 
 import gzip
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_the_page_is_there_for_each_of_its_addresses(client: httpx.AsyncClient) -> None:
+async def test_the_page_is_served_for_each_of_its_urls(client: httpx.AsyncClient) -> None:
     for path in ("/", "/jobs", "/jobs/default/sums"):
         answer = await client.get(path)
         assert answer.status_code == 200
@@ -32,7 +32,7 @@ async def test_the_page_is_there_for_each_of_its_addresses(client: httpx.AsyncCl
         assert answer.headers["referrer-policy"] == "no-referrer"
 
 
-async def test_files_have_types_that_browsers_run(client: httpx.AsyncClient) -> None:
+async def test_files_have_executable_media_types(client: httpx.AsyncClient) -> None:
     types = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
     seen = 0
     for file in PAGE.rglob("*"):
@@ -61,12 +61,12 @@ async def test_plotly_comes_from_its_wheel(client: httpx.AsyncClient) -> None:
         path, headers={"If-None-Match": packed.headers["etag"], "Accept-Encoding": "gzip"}
     )
     assert again.status_code == 304
-    kept = await client.get(path, params={"v": version("plotly")})
-    assert "immutable" in kept.headers["cache-control"]
+    versioned = await client.get(path, params={"v": version("plotly")})
+    assert "immutable" in versioned.headers["cache-control"]
     assert (await client.get(path, params={"v": "1"})).headers["cache-control"] == "no-cache"
 
 
-async def test_other_names_of_this_machine_are_refused(client: httpx.AsyncClient) -> None:
+async def test_unknown_host_names_are_rejected(client: httpx.AsyncClient) -> None:
     for host, status in (
         ("127.0.0.1:8000", 200),
         ("LOCALHOST", 200),

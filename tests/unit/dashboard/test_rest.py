@@ -1,4 +1,4 @@
-"""The REST API over a site: what it answers, and what it says when something is wrong."""
+"""The REST API over a backend: responses and errors."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ async def client(site: MemorySite) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def told(answer: httpx.Response, status: int) -> dict[str, Any]:
-    """The problem that an answer tells."""
+    """Return the problem of a response."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     problem: dict[str, Any] = answer.json()
@@ -44,15 +44,15 @@ def told(answer: httpx.Response, status: int) -> dict[str, Any]:
     return problem
 
 
-async def test_a_job_from_its_making_to_its_end(client: httpx.AsyncClient, tmp_path: Path) -> None:
+async def test_a_job_from_creation_to_deletion(client: httpx.AsyncClient, tmp_path: Path) -> None:
     document = sft_job(tmp_path, "more")
     tried = await client.post(JOBS, params={"dryRun": "All"}, json=document)
     assert tried.status_code == 201
     told(await client.get(f"{JOBS}/more"), 404)
-    made = await client.post(JOBS, json=document)
-    assert made.status_code == 201
-    assert made.headers["location"] == f"{JOBS}/more"
-    assert made.json()["metadata"]["namespace"] == "default"
+    created = await client.post(JOBS, json=document)
+    assert created.status_code == 201
+    assert created.headers["location"] == f"{JOBS}/more"
+    assert created.json()["metadata"]["namespace"] == "default"
     assert told(await client.post(JOBS, json=document), 409)["type"].endswith("job-exists")
     patch = {"metadata": {"labels": {"team": "maths"}}}
     changed = await client.patch(f"{JOBS}/more", json=patch, headers=MERGE)
@@ -64,7 +64,7 @@ async def test_a_job_from_its_making_to_its_end(client: httpx.AsyncClient, tmp_p
     told(await client.get(f"{JOBS}/more"), 404)
 
 
-async def test_pages_hold_each_job_once(client: httpx.AsyncClient, site: MemorySite, tmp_path: Path) -> None:
+async def test_pages_contain_each_job_once(client: httpx.AsyncClient, site: MemorySite, tmp_path: Path) -> None:
     for number in range(23):
         await site.create(sft_job(tmp_path, f"page-{number:02}"))
     query = {"search": "PAGE-", "sort": "name", "limit": "5"}
@@ -92,7 +92,7 @@ async def test_scale(client: httpx.AsyncClient) -> None:
     told(await client.put(f"{JOBS}/sums/scale", json=before), 409)
 
 
-async def test_figures_go_on_behind_an_entry(client: httpx.AsyncClient, site: MemorySite) -> None:
+async def test_metrics_continue_after_an_entry(client: httpx.AsyncClient, site: MemorySite) -> None:
     for step in range(1, 6):
         site.report(LETTERS, step, {"reward/mean": step / 10, "loss": float("nan")})
     first = (await client.get(f"{JOBS}/letters/metrics", params={"limit": 2})).json()
@@ -121,7 +121,7 @@ async def test_samples(client: httpx.AsyncClient, site: MemorySite) -> None:
     assert newest["next"] == newest["items"][0]["entry"]
 
 
-async def test_nothing_is_ever_taken_for_a_page(client: httpx.AsyncClient, site: MemorySite) -> None:
+async def test_data_is_never_served_as_html(client: httpx.AsyncClient, site: MemorySite) -> None:
     site.sample(LETTERS, Sample("", 1, MARKUP, MARKUP))
     site.log(LETTERS, "driver", MARKUP)
     site.status(LETTERS, message=MARKUP)
@@ -165,16 +165,16 @@ async def test_processes_events_and_logs(client: httpx.AsyncClient, site: Memory
     assert logs.text == '{"process":"driver","text":"step 2"}\n{"process":"driver","text":"step 3"}\n'
 
 
-async def test_health_is_told_in_words(client: httpx.AsyncClient, site: MemorySite) -> None:
+async def test_health_findings(client: httpx.AsyncClient, site: MemorySite) -> None:
     for step in range(1, 41):
         site.report(LETTERS, step, {"kl/reference": 0.1 * step, "kl/reference_sequence": 10.0 * step})
     answer = await client.get(f"{JOBS}/letters/health")
     assert answer.status_code == 200
-    found = answer.json()["items"][0]
-    assert found["severity"] == "Critical"
-    assert found["title"] == "The KL is running away"
-    assert found["detail"] and found["remedy"]
-    assert (found["metric"], found["anchor"]) == ("kl/reference_sequence", "kl-running-away")
+    finding = answer.json()["items"][0]
+    assert finding["severity"] == "Critical"
+    assert finding["title"] == "The KL is running away"
+    assert finding["detail"] and finding["remedy"]
+    assert (finding["metric"], finding["anchor"]) == ("kl/reference_sequence", "kl-running-away")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ async def test_health_is_told_in_words(client: httpx.AsyncClient, site: MemorySi
         ("POST", "/api/v1/nothing", {}, 404, ""),
     ],
 )
-async def test_bad_requests_are_named(
+async def test_bad_requests_name_the_parameter(
     client: httpx.AsyncClient, method: str, path: str, arguments: dict[str, Any], status: int, place: str
 ) -> None:
     problem = told(await client.request(method, path, **arguments), status)
@@ -212,7 +212,7 @@ async def test_bad_requests_are_named(
         assert place in [error["path"] for error in problem["errors"]]
 
 
-async def test_an_invalid_job_is_told_place_by_place(client: httpx.AsyncClient, tmp_path: Path) -> None:
+async def test_an_invalid_job_lists_all_errors(client: httpx.AsyncClient, tmp_path: Path) -> None:
     document = sft_job(tmp_path, "bad", maxSteps=0, seed="x")
     problem = told(await client.post(JOBS, json=document), 422)
     assert {error["path"] for error in problem["errors"]} >= {"spec.maxSteps", "spec.seed"}
@@ -221,7 +221,7 @@ async def test_an_invalid_job_is_told_place_by_place(client: httpx.AsyncClient, 
     assert told(await client.post(JOBS, json=document), 422)["errors"][0]["path"] == "metadata.namespace"
 
 
-async def test_what_a_site_raises_is_a_problem(client: httpx.AsyncClient, site: MemorySite) -> None:
+async def test_backend_errors_become_problems(client: httpx.AsyncClient, site: MemorySite) -> None:
     site.failing = Unavailable("Redis did not answer")
     answer = await client.get(f"{JOBS}/sums")
     assert told(answer, 503)["detail"] == "Redis did not answer"
@@ -234,7 +234,7 @@ async def test_what_a_site_raises_is_a_problem(client: httpx.AsyncClient, site: 
     assert "secret" not in answer.text
 
 
-async def test_other_methods_are_named(client: httpx.AsyncClient) -> None:
+async def test_unsupported_methods_list_the_allowed_ones(client: httpx.AsyncClient) -> None:
     answer = await client.request("PATCH", JOBS, json={})
     told(answer, 405)
     assert answer.headers["allow"] == "GET, POST"

@@ -1,4 +1,4 @@
-"""A certificate that is renewed in place is taken up; one that is no good is not."""
+"""A renewed certificate is reloaded; an invalid one is not."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ _SECONDS = 10
 
 
 class Lines(logging.Handler):
-    """What is logged, as it comes."""
+    """Log messages as they arrive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,14 +33,14 @@ class Lines(logging.Handler):
 
 def write(folder: Path) -> tuple[Path, Path]:
     issued = Authority.create("any", timedelta(days=1)).issue(Role.DRIVER)
-    # As a kubelet does: complete, then moved over the old one.
+    # Like a kubelet: the new file is complete before it replaces the old one.
     for name, content in (("tls.crt", issued.certificate_pem), ("tls.key", issued.key_pem)):
         (folder / "new").write_bytes(content)
         (folder / "new").replace(folder / name)
     return folder / "tls.crt", folder / "tls.key"
 
 
-async def test_connections_after_a_renewal_see_the_new_one(tmp_path: Path) -> None:
+async def test_connections_after_a_renewal_use_the_new_certificate(tmp_path: Path) -> None:
     certificate, key = write(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)

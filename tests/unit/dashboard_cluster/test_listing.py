@@ -1,4 +1,4 @@
-"""Pages of jobs: found, sorted, and gone on with whatever has changed meanwhile."""
+"""Pages of the cached jobs: filters, sort orders and stable continuation."""
 
 import json
 from base64 import urlsafe_b64encode
@@ -41,30 +41,30 @@ def names(held: JobPage) -> list[str]:
 
 
 def all_of(cache: JobCache, query: ListQuery) -> list[str]:
-    found, after = [], ""
+    listed, after = [], ""
     while True:
-        held = page(cache, replace(query, after=after))
-        assert len(held.jobs) <= query.limit
-        found += names(held)
-        after = held.next
+        job = page(cache, replace(query, after=after))
+        assert len(job.jobs) <= query.limit
+        listed += names(job)
+        after = job.next
         if not after:
-            return found
+            return listed
 
 
 @pytest.mark.parametrize(
     "sort", ["name", "-name", "created", "-created", "phase", "-step", "reward", "-reward"]
 )
 @pytest.mark.parametrize("limit", [1, 7, 30, 50])
-def test_pages_make_the_whole_list_in_order(cache: JobCache, sort: str, limit: int) -> None:
-    found = all_of(cache, ListQuery(sort=sort, limit=limit))
-    whole = [held.ref.name for held in cache.ordered(sort.removeprefix("-"))]
-    assert found == (whole[::-1] if sort.startswith("-") else whole)
+def test_pages_form_the_complete_sorted_list(cache: JobCache, sort: str, limit: int) -> None:
+    listed = all_of(cache, ListQuery(sort=sort, limit=limit))
+    complete = [job.ref.name for job in cache.ordered(sort.removeprefix("-"))]
+    assert listed == (complete[::-1] if sort.startswith("-") else complete)
 
 
-def test_jobs_without_a_reward_come_last_where_the_greatest_is_first(cache: JobCache) -> None:
-    found = names(page(cache, ListQuery(sort="-reward", limit=30)))
-    assert found[0] == "job-29"
-    assert set(found[-6:]) == {f"job-0{number}" for number in range(6)}
+def test_jobs_without_a_reward_come_last_in_descending_order(cache: JobCache) -> None:
+    listed = names(page(cache, ListQuery(sort="-reward", limit=30)))
+    assert listed[0] == "job-29"
+    assert set(listed[-6:]) == {f"job-0{number}" for number in range(6)}
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_jobs_without_a_reward_come_last_where_the_greatest_is_first(cache: JobC
     ],
 )
 def test_filters_and_the_total(cache: JobCache, query: ListQuery, numbers: range) -> None:
-    wanted = [f"job-{number:02}" for number in numbers]
-    held = page(cache, replace(query, sort="name", limit=4))
-    assert names(held) == wanted[:4]
-    assert held.total == len(wanted)
-    assert all_of(cache, replace(query, sort="name", limit=4)) == wanted
+    expected = [f"job-{number:02}" for number in numbers]
+    job = page(cache, replace(query, sort="name", limit=4))
+    assert names(job) == expected[:4]
+    assert job.total == len(expected)
+    assert all_of(cache, replace(query, sort="name", limit=4)) == expected
 
 
-def test_a_page_goes_on_whatever_came_and_went(cache: JobCache) -> None:
+def test_continuation_is_stable_under_changes(cache: JobCache) -> None:
     query = ListQuery(sort="-created", limit=10)
     first = page(cache, query)
     assert names(first)[-1] == "job-20"
@@ -102,7 +102,7 @@ def test_a_page_goes_on_whatever_came_and_went(cache: JobCache) -> None:
     assert second.total == 29
 
 
-def test_a_token_is_good_for_its_query_alone(cache: JobCache) -> None:
+def test_a_token_is_valid_for_its_query_only(cache: JobCache) -> None:
     token = page(cache, ListQuery(limit=3)).next
     page(cache, ListQuery(limit=9, after=token))
     with pytest.raises(JobInvalid, match="another query"):
@@ -122,11 +122,11 @@ def test_a_token_is_good_for_its_query_alone(cache: JobCache) -> None:
         urlsafe_b64encode(json.dumps(["d", "2026", ["team"], "a"]).encode()).decode(),
     ],
 )
-def test_a_token_that_nobody_gave_is_refused(cache: JobCache, token: str) -> None:
+def test_an_invalid_token_is_rejected(cache: JobCache, token: str) -> None:
     with pytest.raises(JobInvalid, match="continue held"):
         page(cache, ListQuery(after=token))
 
 
-def test_an_order_that_is_none_is_refused(cache: JobCache) -> None:
+def test_an_unknown_order_is_rejected(cache: JobCache) -> None:
     with pytest.raises(JobInvalid, match="sort held 'colour'"):
         page(cache, ListQuery(sort="colour"))

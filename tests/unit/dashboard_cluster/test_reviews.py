@@ -1,4 +1,4 @@
-"""What is asked of the API server about tokens and rights, and what is made of the answer."""
+"""Token reviews and access reviews."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ USER = {"username": "ann", "uid": "7", "groups": ["devs"], "extra": {"scopes": [
 
 
 class Server:
-    """Answers reviews as it is told, and keeps what was asked."""
+    """A review API with scripted answers that records the requests."""
 
     def __init__(self, answer: Callable[[Json], Json]) -> None:
         self.asked: list[Json] = []
@@ -37,16 +37,16 @@ def known(spec: Json) -> Json:
     return {"authenticated": True, "user": USER}
 
 
-async def test_a_token_is_asked_for_once() -> None:
+async def test_a_token_is_reviewed_once() -> None:
     server = Server(known)
     tokens = Tokens(server)
-    found = [await tokens.caller("plain") for _ in range(3)]
+    callers = [await tokens.caller("plain") for _ in range(3)]
     assert server.asked == [{"token": "plain"}]
-    assert found[0] == ClusterCaller("ann", "plain", ("devs",), None, "7", {"scopes": ("jobs",)})
-    assert "plain" not in repr(found[0])
+    assert callers[0] == ClusterCaller("ann", "plain", ("devs",), None, "7", {"scopes": ("jobs",)})
+    assert "plain" not in repr(callers[0])
 
 
-async def test_a_token_is_never_known_beyond_its_end() -> None:
+async def test_a_token_is_not_cached_beyond_its_expiry() -> None:
     server = Server(known)
     tokens = Tokens(server, clock=lambda: 100.0)
     ended = jwt(exp=100)
@@ -60,11 +60,11 @@ async def test_a_token_is_never_known_beyond_its_end() -> None:
 
 
 @pytest.mark.parametrize("text", ["a.b", "a.!.c", "a.e30.c", jwt(exp="soon"), jwt(exp=None)])
-async def test_an_end_that_cannot_be_read_is_none(text: str) -> None:
+async def test_an_unreadable_expiry_is_ignored(text: str) -> None:
     assert (await Tokens(Server(known)).caller(text)).expires is None
 
 
-async def test_a_token_that_is_refused_is_not_asked_for_again() -> None:
+async def test_a_rejected_token_is_cached() -> None:
     server = Server(lambda spec: {"authenticated": False, "error": "internal words"})
     tokens = Tokens(server)
     for _ in range(3):
@@ -75,14 +75,14 @@ async def test_a_token_that_is_refused_is_not_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "x" * 20000, "é"])
-async def test_what_cannot_be_a_token_is_not_sent(token: str) -> None:
+async def test_malformed_tokens_are_not_reviewed(token: str) -> None:
     server = Server(known)
     with pytest.raises(Unauthenticated):
         await Tokens(server).caller(token)
     assert not server.asked
 
 
-async def test_a_dashboard_without_rights_does_not_blame_the_caller() -> None:
+async def test_missing_rights_of_the_dashboard_are_not_blamed_on_the_caller() -> None:
     def refuses(spec: Json) -> Json:
         raise Forbidden("you may not create tokenreviews")
 
@@ -92,7 +92,7 @@ async def test_a_dashboard_without_rights_does_not_blame_the_caller() -> None:
         await Rights(Server(refuses)).may(Caller("ann", "t"), "get", "team")
 
 
-async def test_all_that_an_authorizer_may_look_at_is_said() -> None:
+async def test_the_review_contains_all_caller_attributes() -> None:
     server = Server(lambda spec: {"allowed": True})
     caller = ClusterCaller("ann", "t", ("devs",), None, "7", {"scopes": ("jobs",)})
     rights = Rights(server)
@@ -121,7 +121,7 @@ async def test_all_that_an_authorizer_may_look_at_is_said() -> None:
     assert (third["resourceAttributes"]["group"], third["resourceAttributes"]["subresource"]) == ("", "log")
 
 
-async def test_a_right_is_remembered_for_its_caller_alone() -> None:
+async def test_a_right_is_cached_per_caller() -> None:
     server = Server(lambda spec: {"allowed": spec["user"] == "ann" and "devs" in spec["groups"]})
     rights = Rights(server)
     ann = ClusterCaller("ann", "t", ("devs",), None, "7", {})
@@ -140,6 +140,6 @@ async def test_a_right_is_remembered_for_its_caller_alone() -> None:
     assert len(server.asked) == before + 1
 
 
-async def test_a_denial_beats_a_permission() -> None:
+async def test_denied_overrides_allowed() -> None:
     server = Server(lambda spec: {"allowed": True, "denied": True})
     assert not await Rights(server).may(Caller("ann", "t"), "get", "team")

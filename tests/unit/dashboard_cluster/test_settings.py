@@ -1,4 +1,4 @@
-"""The environment is read as the chart writes it, and what is wrong with it is named."""
+"""Settings from the environment and their errors."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ import pytest
 from kubealign_services.dashboard.cluster.settings import Address, SettingsError, from_environment
 
 
-def test_nothing_need_be_set() -> None:
+def test_defaults() -> None:
     settings = from_environment({"KUBEALIGN_REDIS_HOST": "", "KUBEALIGN_DASHBOARD_PORT": "tcp://10.0.0.1:80"})
     assert settings.listen == Address(host="0.0.0.0", port=8080)
     assert settings.redis() is None
     assert settings.namespaces == ()
 
 
-def test_what_the_chart_sets(tmp_path: Path) -> None:
+def test_settings_of_the_chart(tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("secret\n")
     settings = from_environment(
@@ -59,13 +59,13 @@ def test_what_the_chart_sets(tmp_path: Path) -> None:
         ("KUBEALIGN_REQUEST_SECONDS", "0", "greater than 0"),
     ],
 )
-def test_what_means_nothing_is_named(name: str, held: str, told: str) -> None:
+def test_invalid_values_name_the_variable(name: str, held: str, told: str) -> None:
     with pytest.raises(SettingsError, match=name) as refused:
         from_environment({name: held})
     assert told in str(refused.value)
 
 
-def test_a_password_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_password_file_is_reported(tmp_path: Path) -> None:
     missing = tmp_path / "none"
     settings = from_environment({"KUBEALIGN_REDIS_HOST": "r", "KUBEALIGN_REDIS_PASSWORD_FILE": str(missing)})
     with pytest.raises(SettingsError, match=f"KUBEALIGN_REDIS_PASSWORD_FILE held '{missing}'"):

@@ -25,14 +25,14 @@ def test_demonstrations() -> None:
     assert not batch.sequence_columns
 
 
-def test_of_a_conversation_the_imitated_turns_count() -> None:
+def test_loss_mask_covers_imitated_turns() -> None:
     turns = replace(FIRST, response_tokens=[7, 1, 5, 5, 8, 1], response_mask=[1, 1, 0, 0, 1, 1])
     batch = collate([turns, SECOND], ["a", "b"], "demonstrations")
     assert batch.tokens.tolist() == [5, 6, 7, 1, 5, 5, 8, 1, 5, 1]
     assert batch.token("loss_mask").tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 0, 1]
 
 
-def test_preferences_lie_side_by_side() -> None:
+def test_preferences_are_adjacent() -> None:
     batch = collate([FIRST, SECOND], ["a", "b"], "preferences")
     assert batch.sample_ids == ["a/chosen", "a/rejected", "b/chosen", "b/rejected"]
     assert batch.tokens.tolist() == [5, 6, 8, 1, 5, 6, 9, 9, 1, 5, 1, 5, 7, 1]
@@ -48,7 +48,7 @@ def test_preferences_with_ratings_have_one_for_each_side() -> None:
     assert batch.sequence("rating").dtype is torch.float32
 
 
-def test_ratings_are_not_a_number_where_they_are_not_known() -> None:
+def test_unknown_ratings_are_nan() -> None:
     batch = collate(
         [replace(FIRST, ratings=[2.5, None]), replace(SECOND, ratings=[-1.0, 3.0])], ["a", "b"], "ratings"
     )
@@ -69,6 +69,6 @@ def test_unpaired() -> None:
     assert batch.tokens.tolist() == [5, 6, 7, 1, 5, 1]
 
 
-def test_prompts_are_nothing_to_learn_from() -> None:
+def test_prompt_rows_are_rejected() -> None:
     with pytest.raises(ValueError, match="row a has no response"):
         collate([PreparedRow(0, [5], "p")], ["a"], "prompts")

@@ -1,4 +1,4 @@
-"""Which columns hold what, and what is said of rows that hold something else."""
+"""Field mapping of rows, and errors of invalid rows."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ ROW = {
 }
 
 
-def test_the_kinds_of_text() -> None:
+def test_text_formats() -> None:
     assert read(data("prompts"), ROW, 0) == Example(0, "p")
     assert read(data("demonstrations"), ROW, 1) == Example(1, "p", {"response": "r"})
     assert read(data("preferences"), ROW, 2) == Example(2, "p", {"chosen": "c", "rejected": "x"})
@@ -39,7 +39,7 @@ def test_the_kinds_of_text() -> None:
     assert read(data("unpaired"), ROW, 4) == Example(4, "p", {"response": "r"}, label=False)
 
 
-def test_several_ratings_one_of_them_not_known() -> None:
+def test_ratings_with_an_unknown_one() -> None:
     columns = {"format": {"text": {"ratings": ["wit", "rating"]}}}
     assert read(data("ratings", **columns), ROW, 0).ratings == [None, 3.0]
 
@@ -63,7 +63,7 @@ def test_labels(held: Any, label: bool) -> None:
     assert example.label is label
 
 
-def test_the_kinds_of_messages() -> None:
+def test_message_formats() -> None:
     chat: dict[str, Any] = {"format": {"chat": {}}}
     assert read(data("prompts", **chat), {"messages": [USER]}, 0) == Example(0, [USER])
     answered = {"messages": [USER, ANSWER], "rating": 2, "label": 1}
@@ -74,31 +74,31 @@ def test_the_kinds_of_messages() -> None:
     assert read(data("preferences", **chat), row, 0) == Example(0, [USER], {"chosen": "4", "rejected": "5"})
 
 
-def test_chosen_turns() -> None:
+def test_imitated_turns() -> None:
     """The prompt ends where the first imitated message begins."""
     skipped = ANSWER | {"weight": 0}
     messages = [USER, skipped, USER, ANSWER | {"weight": 1}, USER, WRONG]
 
-    def read_with(turns: str, held: list[Any] = messages) -> Example:
-        return read(data("demonstrations", format={"chat": {"turns": turns}}), {"messages": held}, 0)
+    def read_with(turns: str, value: list[Any] = messages) -> Example:
+        return read(data("demonstrations", format={"chat": {"turns": turns}}), {"messages": value}, 0)
 
     assert read_with("Last") == Example(0, messages[:-1], {"response": "5"})
     assert read_with("All") == Example(0, [USER], dialogue=Dialogue(messages, [1, 3, 5]))
     assert read_with("Weighted") == Example(0, messages[:3], dialogue=Dialogue(messages, [3, 5]))
-    with pytest.raises(DataError, match=r"row 1: column 'messages': every message .* says weight: 0"):
+    with pytest.raises(DataError, match=r"row 1: column 'messages': every message .* has weight: 0"):
         read_with("Weighted", [USER, skipped])
-    with pytest.raises(DataError, match=r"message 2 says weight: 0\.5; it may be 0 or 1"):
+    with pytest.raises(DataError, match=r"message 2 has weight: 0\.5; it may be 0 or 1"):
         read_with("Weighted", [USER, ANSWER | {"weight": 0.5}])
     with pytest.raises(DataError, match="no message before the assistant's first"):
         read_with("All", [ANSWER, USER, ANSWER])
 
 
-def test_what_parquet_adds_to_messages_is_taken_away() -> None:
+def test_null_fields_of_parquet_messages_are_removed() -> None:
     row = {"messages": [USER | {"name": None}]}
     assert read(data("prompts", format={"chat": {}}), row, 0).prompt == [USER]
 
 
-def test_named_columns_know_their_place() -> None:
+def test_referenced_columns_by_spec_path() -> None:
     mapped = data("demonstrations", format={"text": {"prompt": "question", "response": "answer"}})
     assert named_columns(mapped, "spec.data.demonstrations") == {
         "spec.data.demonstrations.format.text.prompt": "question",
@@ -169,6 +169,6 @@ def test_named_columns_know_their_place() -> None:
         ),
     ],
 )
-def test_rows_that_hold_something_else(member: str, fields: Any, row: dict[str, Any], said: str) -> None:
+def test_invalid_rows_are_reported(member: str, fields: Any, row: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=said):
         read(data(member, **fields), row, 7)

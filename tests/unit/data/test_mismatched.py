@@ -1,4 +1,4 @@
-"""Prompts with other rows' responses."""
+"""Mismatched pairs: prompts with other rows' responses."""
 
 import torch
 
@@ -28,7 +28,7 @@ def test_a_response_to_the_same_prompt_is_passed_over() -> None:
     assert [partner(index, one_prompt) for index in range(4)] == [2, 3, 0, 1]
 
 
-def test_companions_follow_the_batch_and_leave_it_as_it_was() -> None:
+def test_auxiliary_sequences_are_appended_to_an_unchanged_batch() -> None:
     batch = pack([[14, 24, 99], [11, 21, 99]], ["0/4", "0/1"])
     batch.token_columns["loss_mask"] = torch.tensor([0, 1, 1, 0, 1, 1], dtype=torch.uint8)
     batch.sequence_columns["label"] = torch.tensor([1, 0], dtype=torch.uint8)
@@ -37,7 +37,7 @@ def test_companions_follow_the_batch_and_leave_it_as_it_was() -> None:
     assert both.tokens.tolist() == [14, 24, 99, 11, 21, 99, 14, 21, 99, 11, 23, 99]
     assert both.token("loss_mask").tolist() == [0, 1, 1] * 4
     assert both.sequence("companion").tolist() == [0, 0, 1, 1]
-    kept = without_companions(both)
-    assert kept.tokens.tolist() == [14, 24, 99, 11, 21, 99]
-    assert kept.sequence("label").tolist() == [1, 0]
-    assert set(kept.sequence_columns) == {"label"}
+    remaining = without_companions(both)
+    assert remaining.tokens.tolist() == [14, 24, 99, 11, 21, 99]
+    assert remaining.sequence("label").tolist() == [1, 0]
+    assert set(remaining.sequence_columns) == {"label"}

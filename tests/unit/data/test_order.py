@@ -1,4 +1,4 @@
-"""The order of rows: each epoch holds each row once, whatever the cuts."""
+"""Epoch order of rows: each epoch contains each row once, however it is cut."""
 
 from collections import Counter
 
@@ -25,19 +25,17 @@ def test_each_epoch_holds_each_row_once(rows: int, seed: int, cuts: list[int], s
 
 
 @given(rows=st.integers(1, 20), seed=st.integers(0, 9), before=sizes, after=sizes)
-def test_a_cursor_is_all_that_is_needed_to_go_on(
-    rows: int, seed: int, before: list[int], after: list[int]
-) -> None:
-    whole, _ = take(Cursor(), sum(before) + sum(after), rows, seed)
+def test_cursor_is_sufficient_to_resume(rows: int, seed: int, before: list[int], after: list[int]) -> None:
+    full, _ = take(Cursor(), sum(before) + sum(after), rows, seed)
     cursor, drawn = Cursor(), []
     for count in [*before, *after]:
         taken, cursor = take(Cursor(cursor.epoch, cursor.position), count, rows, seed)
         drawn += taken
-    assert drawn == whole
+    assert drawn == full
 
 
 @given(rows=st.integers(1, 9), epochs=st.integers(1, 4), count=st.integers(1, 50))
-def test_max_epochs_ends_it(rows: int, epochs: int, count: int) -> None:
+def test_max_epochs_ends_the_rows(rows: int, epochs: int, count: int) -> None:
     taken, cursor = take(Cursor(), count, rows, 3, max_epochs=epochs)
     assert len(taken) == min(count, rows * epochs)
     rest, cursor = take(cursor, 1000, rows, 3, max_epochs=epochs)
@@ -50,7 +48,7 @@ def test_epochs_and_seeds_have_their_own_order() -> None:
     assert len(orders) == 4
 
 
-def test_unshuffled_rows_come_as_they_lie() -> None:
+def test_unshuffled_rows_keep_file_order() -> None:
     taken, cursor = take(Cursor(0, 2), 3, 4, 7, shuffle=False)
     assert taken == [Draw(0, 2), Draw(0, 3), Draw(1, 0)]
     assert cursor == Cursor(1, 1)

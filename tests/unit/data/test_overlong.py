@@ -1,4 +1,4 @@
-"""Rows that are too long: the arithmetic of contexts."""
+"""Length filter and token budgets."""
 
 import pytest
 from hypothesis import given
@@ -20,13 +20,13 @@ from kubealign_services.data.overlong import Room, fit, room
         (None, None, None, Room(None, None)),
     ],
 )
-def test_what_the_context_leaves(
+def test_token_budget_of_the_context(
     context: int | None, most: int | None, sampled: int | None, expected: Room
 ) -> None:
     assert room(context, most, sampled) == expected
 
 
-def test_responses_that_leave_no_room() -> None:
+def test_sampled_responses_without_room_are_rejected() -> None:
     with pytest.raises(
         DataError, match=r"maxTokens \(128\) leaves no room for a prompt: the context is 128 tokens"
     ):
@@ -60,15 +60,17 @@ def test_drop_and_fail() -> None:
     overlong=st.sampled_from([Overlong.DROP, Overlong.TRUNCATE]),
     beginning=st.integers(0, 1),
 )
-def test_what_is_kept_fits(
+def test_kept_rows_fit_the_budget(
     prompt: list[int], response: int, space: Room, overlong: Overlong, beginning: int
 ) -> None:
-    kept = fit(prompt, response, space, overlong, beginning, 0)
+    remaining = fit(prompt, response, space, overlong, beginning, 0)
     fits = len(prompt) <= (space.prompt or 99) and len(prompt) + response <= (space.sequence or 99)
     if fits:
-        assert kept == prompt
-    elif kept is not None:
+        assert remaining == prompt
+    elif remaining is not None:
         assert overlong is Overlong.TRUNCATE
-        assert 0 < len(kept) <= (space.prompt or 99) and len(kept) + response <= (space.sequence or 99)
-        assert kept[:beginning] == prompt[:beginning]
-        assert kept[beginning:] == prompt[len(prompt) - len(kept) + beginning :]
+        assert 0 < len(remaining) <= (space.prompt or 99) and len(remaining) + response <= (
+            space.sequence or 99
+        )
+        assert remaining[:beginning] == prompt[:beginning]
+        assert remaining[beginning:] == prompt[len(prompt) - len(remaining) + beginning :]

@@ -1,4 +1,4 @@
-"""Rows as they lie in files, and what is said of files that cannot be used."""
+"""Row sources: files as they are, and errors of unusable files."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_json_lines_are_read_exactly(
     assert list(opened(path)) == rows
 
 
-def test_values_are_what_the_file_says(tmp_path: Path) -> None:
+def test_values_are_read_exactly(tmp_path: Path) -> None:
     """Dates stay text, large integers whole, and a column may hold several types."""
     path = tmp_path / "rows.jsonl"
     path.write_text(
@@ -95,7 +95,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, name: str, content: bytes, sa
     assert str(path) in str(caught.value)
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.source\.path: there is no file"):
         opened(tmp_path / "absent.jsonl")
     with pytest.raises(DataError, match="is a folder"):
@@ -136,6 +136,6 @@ def test_columns_that_json_cannot_hold_are_left_out() -> None:
 
 
 @given(st.dictionaries(st.text(), json_values))
-def test_columns_come_back_as_they_were(columns: dict[str, Any]) -> None:
+def test_columns_round_trip(columns: dict[str, Any]) -> None:
     text, left_out = to_json(columns)
     assert (json.loads(text), left_out) == (columns, [])

@@ -1,4 +1,4 @@
-"""Prompts with columns in them, and columns that every row has."""
+"""Prompt templates with columns, and columns with fixed values."""
 
 import json
 from pathlib import Path
@@ -46,20 +46,20 @@ def test_a_brace_that_stands_alone_is_refused_by_the_spec(template: str) -> None
     ("held", "written"),
     [(4, "4"), (4.0, "4"), (0.5, "0.5"), (-1e-07, "-1e-07"), (True, "true"), ("so {x}", "so {x}"), ("", "")],
 )
-def test_values_as_a_person_writes_them(held: Any, written: str) -> None:
+def test_numbers_are_written_plainly(held: Any, written: str) -> None:
     row = {"prompt": "p", "quality": held}
     assert read(data("prompts", "{prompt} quality:{quality}"), row, 0).prompt == f"p quality:{written}"
 
 
 @pytest.mark.parametrize("held", [None, [1], {"a": 1}, float("nan")])
-def test_what_no_text_has_is_an_error(held: Any) -> None:
+def test_non_text_values_are_rejected(held: Any) -> None:
     with pytest.raises(
         DataError, match=r"row 3: column 'quality' holds .*, not a text or a number to be put"
     ):
         read(data("prompts", "{quality}"), {"prompt": "p", "quality": held}, 2)
 
 
-def test_the_prompt_is_the_prompt_whatever_its_column() -> None:
+def test_prompt_placeholder_is_independent_of_the_column() -> None:
     named = data("demonstrations", "{prompt}/{question}/{answer}", format={"text": TEXT})
     example = read(named, {"question": "q", "answer": "a", "prompt": "another"}, 0)
     assert (example.prompt, example.responses) == ("q/q/a", {"response": "a"})
@@ -68,7 +68,7 @@ def test_the_prompt_is_the_prompt_whatever_its_column() -> None:
 TEXT = {"prompt": "question", "response": "answer"}
 
 
-def test_of_messages_it_is_the_users_last() -> None:
+def test_template_replaces_the_last_user_message() -> None:
     chat: dict[str, Any] = {"format": {"chat": {}}}
     first, again = USER | {"content": "hi"}, ANSWER | {"content": "hello"}
     asked = USER | {"content": "[3] 2+2?"}
@@ -82,21 +82,21 @@ def test_of_messages_it_is_the_users_last() -> None:
     assert talk["messages"][2] is USER and USER["content"] == "2+2?"
 
 
-def test_of_a_dialogue_it_is_the_users_last_too() -> None:
+def test_template_replaces_the_last_user_message_of_a_dialogue() -> None:
     turns = data("demonstrations", "[{mood}] {prompt}", format={"chat": {"turns": "All"}})
     example = read(turns, {"messages": [USER, ANSWER, USER, ANSWER], "mood": 3}, 0)
     assert example.dialogue is not None
-    said = [message["content"] for message in example.dialogue.messages]
-    assert said == ["2+2?", "4", "[3] 2+2?", "4"]
+    text = [message["content"] for message in example.dialogue.messages]
+    assert text == ["2+2?", "4", "[3] 2+2?", "4"]
 
 
-def test_messages_without_a_user_have_no_place_for_it() -> None:
+def test_template_without_a_user_message_is_rejected() -> None:
     system = {"role": "system", "content": "s"}
-    with pytest.raises(DataError, match="row 1: column 'messages': the template stands for the user's last"):
+    with pytest.raises(DataError, match="row 1: column 'messages': the template replaces the user's last"):
         read(data("demonstrations", "{prompt}", format={"chat": {}}), {"messages": [system, ANSWER]}, 0)
 
 
-def test_a_column_that_is_not_there_is_told_before_any_row_is_read() -> None:
+def test_missing_template_column_is_reported_before_reading() -> None:
     check_columns("{prompt} {mood}", ["question", "mood"], "spec.data.prompts.template")
     with pytest.raises(DataError) as caught:
         check_columns("{prompt} {moood}", ["question", "mood"], "spec.data.prompts.template")
@@ -108,7 +108,7 @@ def test_a_column_that_is_not_there_is_told_before_any_row_is_read() -> None:
         read(data("prompts", "{mood}"), {"prompt": "p"}, 1)
 
 
-def test_values_stand_in_place_of_the_rows_own(tmp_path: Path) -> None:
+def test_values_override_row_columns(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"prompt": "p", "quality": n}) + "\n" for n in (0, 1)))
     prompts = data("prompts", "{prompt} {quality} {lang}", values={"quality": 4, "lang": "en"})

@@ -1,4 +1,4 @@
-"""Trained tokenizers, rendering, and the boundary between prompt and response."""
+"""Trained tokenizers, tokenised examples, and the boundary between prompt and response."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ MESSAGES = [{"role": "user", "content": "ab"}]
 
 
 def with_beginning(eos: bool = True) -> PreTrainedTokenizerFast:
-    """A tokenizer of characters without a pad token, which puts <s> before a text and </s> behind it."""
+    """Return a character tokenizer without a pad token that adds <s> and </s> around a text."""
     vocabulary = {token: index for index, token in enumerate(["<s>", "</s>", *"abAUsitn:er\n"])}
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     core.decoder = decoders.Fuse()
@@ -82,7 +82,7 @@ def test_saved_and_loaded_they_are_the_same(tokenizer: PreTrainedTokenizerFast, 
     assert (loaded.pad_token_id, loaded.eos_token_id) == (0, 1)
 
 
-def test_no_texts_no_tokenizer() -> None:
+def test_empty_texts_are_rejected() -> None:
     with pytest.raises(DataError, match="no characters"):
         train_characters(["", ""])
 
@@ -133,7 +133,7 @@ def test_a_text_prompt_begins_as_the_tokenizer_begins_it_and_does_not_end() -> N
     assert rendered.responses == {"chosen": [2, 1], "rejected": [1]}
 
 
-def test_messages_begin_once() -> None:
+def test_messages_have_one_beginning_token() -> None:
     tokenizer = with_beginning()
     assert ensure_template(tokenizer)
     (rendered,) = Renderer(tokenizer).render([Example(0, MESSAGES)])
@@ -150,7 +150,7 @@ def test_the_tokenizers_own_template_is_kept() -> None:
     assert rendered.prompt_text == "[ab]["
 
 
-def test_what_the_plain_template_writes_is_what_tokenizers_are_trained_on() -> None:
+def test_plain_template_text_is_the_training_text() -> None:
     conversation = [*MESSAGES, {"role": "assistant", "content": "b"}, {"role": "user", "content": "a"}]
     tokenizer = train_characters(training_texts(Example(0, conversation)))
     ensure_template(tokenizer)
@@ -161,10 +161,10 @@ def test_what_the_plain_template_writes_is_what_tokenizers_are_trained_on() -> N
     assert "".join(template_texts(MESSAGES)) == "User:\nab\n\n"
 
 
-def test_a_template_that_refuses_says_why() -> None:
+def test_template_error_is_reported() -> None:
     tokenizer = train_characters(TEXTS)
     tokenizer.chat_template = "{{ raise_exception('no system role') }}"
-    with pytest.raises(DataError, match="row 5: the chat template refuses its messages: no system role"):
+    with pytest.raises(DataError, match="row 5: the chat template rejects its messages: no system role"):
         prompt_text(tokenizer, MESSAGES, 4)
 
 

@@ -1,4 +1,4 @@
-"""The imitated turns of a conversation: which tokens they are, by templates of several kinds."""
+"""Tokens of the imitated turns of a conversation, with templates of several kinds."""
 
 import pytest
 from hypothesis import given, settings
@@ -70,7 +70,7 @@ def rendered(tokenizer: PreTrainedTokenizerFast, imitated: list[int], talk: list
 
 
 def parts(tokenizer: PreTrainedTokenizerFast, row: Rendered) -> list[tuple[int, str]]:
-    """Runs of the mask with their texts, the prompt first."""
+    """Return runs of the mask with their texts, the prompt first."""
     assert row.response_mask is not None and len(row.response_mask) == len(row.responses["response"])
     runs: list[tuple[int, list[int]]] = [(0, list(row.prompt_tokens))]
     for token, bit in zip(row.responses["response"], row.response_mask, strict=True):
@@ -143,7 +143,7 @@ def test_the_last_turn_ends_where_sampling_ends() -> None:
     ]
 
 
-def test_blanks_between_turns_are_nobodys() -> None:
+def test_whitespace_between_turns_is_excluded() -> None:
     template = LINES.replace("m['content']", "m['content'] + '<|eot|> '")
     tokenizer = tokenizer_with(template, eos="<eos>")
     assert parts(tokenizer, rendered(tokenizer, [2, 4]))[1] == (1, "2<|eot|>")
@@ -168,7 +168,7 @@ def test_blanks_between_turns_are_nobodys() -> None:
             MARKED.replace(OWN, f"{OWN} and loop.last"),
             "marks 1 parts as the assistant's, which has 3 messages",
         ),
-        ("{{ raise_exception('no system role') }}", "the chat template refuses its messages: no system role"),
+        ("{{ raise_exception('no system role') }}", "the chat template rejects its messages: no system role"),
     ],
 )
 def test_templates_whose_turns_cannot_be_told_apart(template: str, message: str) -> None:
@@ -198,7 +198,7 @@ def test_every_imitated_turn_is_its_words_and_an_end(
     assert tokenizer.unk_token_id not in [*row.prompt_tokens, *row.responses["response"]]
 
 
-def test_one_turn_is_what_the_last_turn_alone_would_be() -> None:
+def test_single_turn_equals_last_turn() -> None:
     """Of a conversation with one answer, all turns are the last one."""
     tokenizer = tokenizer_with(None, eos="<eos>")
     talk = TALK[:3]

@@ -1,4 +1,4 @@
-"""What is asked of samples before their step is whole."""
+"""Prefetch of columns before the step's batch is complete."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from kubealign_services.driver.members import Policy, Values
 
 
 def tokens_of(group: Group) -> list[int]:
-    """Of a group's one sample: another attempt made others."""
+    """Return the tokens of a group's one sample; another attempt has others."""
     number = int(group.group_id)
     return [number + 1] * (number % 3 + 1) + [group.attempt]
 
@@ -28,7 +28,8 @@ def assembled(groups: Sequence[Group]) -> Batch:
 
 
 class Model:
-    """Says twice the token of each token. `may` lets its answers out; asked: the samples of each request."""
+    """Returns twice the token of each token. `may` releases its replies; asked: the samples of each request.
+    """
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
@@ -49,43 +50,43 @@ def groups(count: int) -> list[Group]:
 
 
 async def settled(ahead: Ahead) -> None:
-    """What can go on has gone on."""
+    """Let all runnable tasks run."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-async def test_groups_are_asked_about_once_they_are_as_many_as_those_that_are_missing() -> None:
-    model, made = Model(), groups(8)
+async def test_a_request_is_sent_once_as_many_groups_are_generated_as_are_missing() -> None:
+    model, all_groups = Model(), groups(8)
     ahead = Ahead(model)
-    for whole in range(1, 8):
-        ahead.offer(made[:whole], 8 - whole, assembled)
+    for count in range(1, 8):
+        ahead.offer(all_groups[:count], 8 - count, assembled)
         await settled(ahead)
     # 4 of 8, then 2 of the 4 left, then 1 of 2, and the last when the batch is whole.
     assert model.asked == [["0", "1", "2", "3"], ["4", "5"], ["6"]]
-    batch = assembled(made[::-1])
+    batch = assembled(all_groups[::-1])
     assert torch.equal(await ahead.column(batch), 2.0 * batch.tokens)
     assert model.asked[3:] == [["7"]]
     await ahead.column(batch)  # the next step's weights are others: nothing of this one's is known
     assert model.asked[4:] == [list(batch.sample_ids)]
 
 
-async def test_one_request_at_a_time_and_what_came_meanwhile_is_in_the_next() -> None:
-    model, made = Model(), groups(6)
+async def test_requests_are_sequential_and_later_groups_join_the_next_one() -> None:
+    model, all_groups = Model(), groups(6)
     ahead = Ahead(model)
     model.may.clear()
-    ahead.offer(made[:3], 3, assembled)
+    ahead.offer(all_groups[:3], 3, assembled)
     await settled(ahead)
-    ahead.offer(made[:5], 1, assembled)
+    ahead.offer(all_groups[:5], 1, assembled)
     await settled(ahead)
     assert model.asked == [["0", "1", "2"]]
     model.may.set()
-    batch = assembled(made)
+    batch = assembled(all_groups)
     assert torch.equal(await ahead.column(batch), 2.0 * batch.tokens)
     assert model.asked == [["0", "1", "2"], ["3", "4", "5"]]
 
 
-async def test_a_batch_of_which_nothing_was_offered_is_asked_about_whole() -> None:
-    """Such as rows, of which one may be there twice."""
+async def test_a_batch_without_prefetch_is_requested_at_once() -> None:
+    """For example rows, one of which may occur twice."""
     model, batch = Model(), assembled(groups(3))
     batch.sample_ids[2] = "1"
     ahead = Ahead(model)
@@ -93,34 +94,34 @@ async def test_a_batch_of_which_nothing_was_offered_is_asked_about_whole() -> No
     assert model.asked == [["0", "1", "1"]]
 
 
-async def test_a_group_that_was_made_again_is_asked_about_again() -> None:
-    model, made = Model(), groups(4)
+async def test_a_regenerated_group_is_requested_again() -> None:
+    model, all_groups = Model(), groups(4)
     ahead = Ahead(model)
-    ahead.offer(made[:2], 2, assembled)
+    ahead.offer(all_groups[:2], 2, assembled)
     await settled(ahead)
-    made[1].attempt = 1
-    batch = assembled(made)
+    all_groups[1].attempt = 1
+    batch = assembled(all_groups)
     assert torch.equal(await ahead.column(batch), 2.0 * batch.tokens)
     assert model.asked == [["0", "1"], ["1", "2", "3"]]
 
 
-async def test_a_request_that_fails_fails_the_step() -> None:
-    model, made = Model(), groups(4)
+async def test_a_failed_request_fails_the_step() -> None:
+    model, all_groups = Model(), groups(4)
     ahead = Ahead(model)
     model.error = ValueError("gone")
-    ahead.offer(made[:2], 2, assembled)
+    ahead.offer(all_groups[:2], 2, assembled)
     await settled(ahead)
-    ahead.offer(made[:3], 1, assembled)  # nothing more is asked of what is gone
+    ahead.offer(all_groups[:3], 1, assembled)  # nothing more is asked of what is gone
     with pytest.raises(ValueError, match="gone"):
-        await ahead.column(assembled(made))
+        await ahead.column(assembled(all_groups))
     assert model.asked == [["0", "1"]]
 
 
-async def test_what_nobody_waits_for_any_more_is_broken_off() -> None:
-    model, made = Model(), groups(4)
+async def test_close_cancels_a_running_request() -> None:
+    model, all_groups = Model(), groups(4)
     ahead = Ahead(model)
     model.may.clear()
-    ahead.offer(made[:2], 2, assembled)
+    ahead.offer(all_groups[:2], 2, assembled)
     await settled(ahead)
     await asyncio.wait_for(ahead.close(), 5)
     assert len(asyncio.all_tasks()) == 1
@@ -172,7 +173,7 @@ def job(**spec: Any) -> AlignmentJob:
         "the reference sees parts",
     ],
 )
-def test_who_may_be_asked_ahead(spec: dict[str, Any], asked: list[str]) -> None:
+def test_which_columns_are_prefetched(spec: dict[str, Any], asked: list[str]) -> None:
     client: Any = Model()
     client.values = client
     policy, values = Policy(client, needs_old_logprobs=True), Values(client)

@@ -1,4 +1,4 @@
-"""Groups to a packed batch, with numbers laid out by hand."""
+"""Assembly of groups into a packed batch, with numbers laid out by hand."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SAMPLED = Sampled(1.0, 4)
 
 
 def group(name: str, versions: list[int], reward: float, reference: int | None = None) -> Group:
-    """One sample: prompt of one token, a response of len(versions) tokens."""
+    """Return a group with one sample: a prompt of one token, a response of len(versions) tokens."""
     length = 1 + len(versions)
     sequence = Batch(
         tokens=torch.arange(length, dtype=torch.int32),
@@ -31,15 +31,15 @@ def group(name: str, versions: list[int], reward: float, reference: int | None =
     )
     message = encode(sequence)
     rollout = rollout_pb2.Rollout(sequence=message, finish_reason=rollout_pb2.FINISH_REASON_LENGTH)
-    whole = Group(name, 1, min_version=0, deadline=0.0, asked_at=0.0, rollouts={0: rollout})
-    whole.scores[0, message.digest, "exact"] = scoring_pb2.Score(reward=reward)
+    complete = Group(name, 1, min_version=0, deadline=0.0, asked_at=0.0, rollouts={0: rollout})
+    complete.scores[0, message.digest, "exact"] = scoring_pb2.Score(reward=reward)
     if reference is not None:
         column = np.linspace(-1, 0, reference).astype("<f4").tobytes()
-        whole.scores[0, message.digest, "reference"] = scoring_pb2.Score(logprobs=column)
-    return whole
+        complete.scores[0, message.digest, "reference"] = scoring_pb2.Score(logprobs=column)
+    return complete
 
 
-def test_groups_follow_one_another_with_their_columns() -> None:
+def test_groups_are_packed_in_order_with_their_columns() -> None:
     batch = assemble(
         [group("0/5", [3, 3], 0.5, 3), group("0/2", [2], -1.0, 2)],
         ["exact"],
@@ -65,17 +65,17 @@ def test_staleness_counts_from_the_oldest_response_token() -> None:
     assert oldest_version(group("a", [3, 1], 0.0)) == 1
 
 
-def test_a_reference_that_counts_otherwise_is_refused() -> None:
+def test_reference_logprobs_of_another_length_are_rejected() -> None:
     with pytest.raises(JobFailed, match="2 log-probabilities for the 3 tokens of sample a#0"):
         assemble([group("a", [1, 1], 0.0, reference=2)], ["exact"], SAMPLED, 1, reference=True)
 
 
-def test_greedy_samples_are_companions() -> None:
-    whole = group("a", [1, 1], 0.5)
+def test_greedy_samples_are_auxiliary_sequences() -> None:
+    complete = group("a", [1, 1], 0.5)
     alone = group("a", [1], 0.25).rollouts[0]
-    whole.samples, whole.rollouts[1] = 2, alone
-    whole.scores[1, alone.sequence.digest, "exact"] = scoring_pb2.Score(reward=0.25)
-    batch = assemble([whole], ["exact"], Sampled(1.0, 4, greedy_samples=1), 1, reference=False)
+    complete.samples, complete.rollouts[1] = 2, alone
+    complete.scores[1, alone.sequence.digest, "exact"] = scoring_pb2.Score(reward=0.25)
+    batch = assemble([complete], ["exact"], Sampled(1.0, 4, greedy_samples=1), 1, reference=False)
     assert batch.sequence("companion").tolist() == [0, 1]
     assert without_companions(batch).sample_ids == ["a#0"]
     assert "companion" not in without_companions(batch).sequence_columns

@@ -1,4 +1,4 @@
-"""What the driver says of itself."""
+"""Heartbeat payload of the driver."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ async def nothing() -> None:
     return
 
 
-async def test_what_is_under_way_and_how_the_last_step_was(tmp_path: Path) -> None:
+async def test_payload_has_outstanding_requests_and_the_latest_step(tmp_path: Path) -> None:
     read_model = ReadModel(RedisAccess(host="127.0.0.1", port=1, user="-", password="-", prefix="-"))
     progress = Progress(10, read_model)
     progress.begin(3)
@@ -35,10 +35,10 @@ async def test_what_is_under_way_and_how_the_last_step_was(tmp_path: Path) -> No
     report = Report(tmp_path / "metrics.jsonl", 3, [])
     with report.step(4) as step:
         step.add({"rollout/staleness": 0.5, "seconds/refit": 0.25, "refit/bytes": 1000.0})
-    said = beat(progress, exchange, report)
-    assert said.pop("step_seconds") >= 0
-    assert said.pop("seconds_since_step") >= 0
-    assert said == {
+    payload = beat(progress, exchange, report)
+    assert payload.pop("step_seconds") >= 0
+    assert payload.pop("seconds_since_step") >= 0
+    assert payload == {
         "step": 4,
         "fence": 3,
         "weight_version": 4,

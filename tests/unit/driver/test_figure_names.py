@@ -1,4 +1,4 @@
-"""Under which names a step's figures go."""
+"""Names of a step's training metrics."""
 
 from itertools import permutations
 
@@ -10,7 +10,7 @@ FIGURES = {"loss": 0.25, "critic/loss": 0.5, "gradient_norm": 2.0}
 
 
 @pytest.mark.parametrize("order", list(permutations(FIGURES)))
-def test_the_objectives_own_names_win_in_whatever_order_they_come(order: tuple[str, ...]) -> None:
+def test_the_objectives_metric_names_win_in_any_order(order: tuple[str, ...]) -> None:
     figures = {name: FIGURES[name] for name in order}
     assert _named(figures, "critic") == {"critic/loss": 0.5, "critic/gradient_norm": 2.0}
     assert _named(figures, "trainer") == {

@@ -1,4 +1,4 @@
-"""A reference's log-probabilities of given rows: from a worker on the bus or by a call, once for each row."""
+"""Reference log-probabilities of given rows: from a worker on the bus or by a call, once per row."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -30,12 +30,12 @@ def rows(*sequences: list[int]) -> Batch:
 
 
 def expected(batch: Batch) -> Tensor:
-    """What the stand-in for a reference says: minus the token, 0 outside the response."""
+    """Return the stand-in reference's log-probabilities: minus the token, 0 outside the response."""
     return -batch.tokens.float() * batch.token("loss_mask")
 
 
 class Called:
-    """A reference that is called; notes what it was asked."""
+    """Reference that is called directly and records its requests."""
 
     def __init__(self, answer: Callable[[Batch], Tensor] = expected) -> None:
         self.asked: list[Batch] = []
@@ -52,7 +52,7 @@ async def read(reference: FrozenReference, batch: Batch) -> dict[str, float]:
     return step.metrics
 
 
-def test_each_sequence_is_asked_about_once(tmp_path: Path) -> None:
+def test_each_sequence_is_requested_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         asked = Called()
         reference = FrozenReference(asked, FrozenCache(tmp_path, "reference", 1))
@@ -75,18 +75,18 @@ def test_each_sequence_is_asked_about_once(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_numbers_of_no_use_end_the_job_and_are_not_kept(tmp_path: Path) -> None:
+def test_invalid_logprobs_fail_the_job_and_are_not_cached(tmp_path: Path) -> None:
     async def scenario() -> None:
-        kept = FrozenCache(tmp_path, "reference", 1)
+        cache = FrozenCache(tmp_path, "reference", 1)
 
         def broken(batch: Batch) -> Tensor:
             return torch.where(batch.tokens == 4, torch.nan, expected(batch))
 
         with pytest.raises(JobFailed, match="log-probabilities of 0/1/chosen are not finite"):
-            await read(FrozenReference(Called(broken), kept), rows([1, 2, 3], [1, 4]))
+            await read(FrozenReference(Called(broken), cache), rows([1, 2, 3], [1, 4]))
         with pytest.raises(JobFailed, match=r"of shape \(2,\) for 3 tokens"):
-            await read(FrozenReference(Called(lambda batch: torch.zeros(2)), kept), rows([1, 2, 3]))
-        assert len(kept) == 0
+            await read(FrozenReference(Called(lambda batch: torch.zeros(2)), cache), rows([1, 2, 3]))
+        assert len(cache) == 0
 
     asyncio.run(scenario())
 
@@ -98,17 +98,17 @@ Tamper = Callable[[scoring_pb2.Score], None]
 async def on_bus(
     workers: int = 1, timeout: float = 20.0, tamper: Tamper = lambda score: None
 ) -> AsyncIterator[tuple[RowScores, asyncio.Event, list[str], list[str]]]:
-    """The driver's end, with workers of the reference on the other."""
+    """Yield the driver's client, with reference workers on the other end of the bus."""
     bus, stop, waits, scored = MemoryBus(), asyncio.Event(), list[str](), list[str]()
 
     async def score(rollouts: list[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
         scores = []
         for rollout in rollouts:
-            made = score_for(rollout, "reference", "reference-0")
-            made.logprobs = expected(decode(rollout.sequence)).numpy().astype("<f4").tobytes()
-            tamper(made)
+            reply = score_for(rollout, "reference", "reference-0")
+            reply.logprobs = expected(decode(rollout.sequence)).numpy().astype("<f4").tobytes()
+            tamper(reply)
             scored.append(rollout.group_id)
-            scores.append(made)
+            scores.append(reply)
         return scores
 
     running = [
@@ -124,7 +124,7 @@ async def on_bus(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def test_a_process_on_the_bus_says_the_same(tmp_path: Path) -> None:
+def test_a_worker_on_the_bus_returns_the_same_logprobs(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with on_bus(workers=2) as (scores, _, _, scored):
             reference = FrozenReference(from_bus(scores), FrozenCache(tmp_path, "reference", 1))
@@ -139,11 +139,11 @@ def test_a_process_on_the_bus_says_the_same(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_reference_that_is_not_there_ends_the_job_and_says_so(tmp_path: Path) -> None:
+def test_a_missing_reference_fails_the_job_with_its_cause(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with on_bus(workers=0, timeout=0.2) as (scores, _, waits, _):
             reference = FrozenReference(from_bus(scores), FrozenCache(tmp_path, "reference", 1))
-            with pytest.raises(JobFailed, match=r"reference said nothing of .* 2 tries.*no score had come"):
+            with pytest.raises(JobFailed, match=r"reference did not score .* 2 tries.*no score had come"):
                 await read(reference, rows([1, 2]))
             assert waits[0] == "scores of reference for 1 groups"
 
@@ -161,7 +161,7 @@ def test_a_job_that_is_stopped_does_not_wait(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_too_few_numbers_are_refused(tmp_path: Path) -> None:
+def test_too_few_logprobs_are_rejected(tmp_path: Path) -> None:
     def shorten(score: scoring_pb2.Score) -> None:
         score.logprobs = score.logprobs[:-4]
 

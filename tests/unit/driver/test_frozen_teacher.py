@@ -1,4 +1,4 @@
-"""What a teacher says of given rows: asked for over the bus, checked, and kept."""
+"""Teacher candidates of given rows: requested over the bus, checked and cached."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -25,14 +25,16 @@ Tamper = Callable[[scoring_pb2.Score], None]
 
 
 def rows(*sequences: list[int]) -> Batch:
-    """Sequences whose first token is the prompt."""
+    """Return sequences whose first token is the prompt."""
     batch = pack(sequences, [f"0/{i}" for i in range(len(sequences))])
     batch.token_columns["loss_mask"] = (batch.positions > 0).to(torch.uint8)
     return batch
 
 
 def said(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The stand-in's candidates: the token and the one after it; log-probabilities of their numbers."""
+    """Return the stand-in's candidates: the token and the next one, with log-probabilities derived from their
+    ids.
+    """
     tokens = torch.stack([batch.tokens, batch.tokens + 1], 1).long() * batch.token("loss_mask")[:, None]
     return tokens, -tokens.float() / 7
 
@@ -41,7 +43,7 @@ def said(batch: Batch) -> tuple[Tensor, Tensor]:
 async def teaching(
     folder: Path, tamper: Tamper = lambda score: None, most_kept: int = 1 << 20
 ) -> AsyncIterator[tuple[FrozenTeacher, list[str]]]:
-    """A teacher with a worker on the bus; the sequences that it was asked about."""
+    """Yield a teacher client with a worker on the bus, and the sequences requested from it."""
     bus, asked = MemoryBus(), list[str]()
 
     async def score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Score]:
@@ -49,13 +51,13 @@ async def teaching(
         for rollout in rollouts:
             batch = decode(rollout.sequence)
             tokens, logprobs = (column[batch.token("loss_mask").bool()] for column in said(batch))
-            made = score_for(rollout, "teacher", "teacher-0")
-            made.candidates, made.candidates_digest = encode_columns(
+            reply = score_for(rollout, "teacher", "teacher-0")
+            reply.candidates, reply.candidates_digest = encode_columns(
                 {"tokens": tokens.int(), "logprobs": logprobs}
             )
-            tamper(made)
+            tamper(reply)
             asked.append(rollout.group_id.partition("/")[2])
-            scores.append(made)
+            scores.append(reply)
         return scores
 
     worker = asyncio.create_task(ScoreWorker(bus.another(), "teacher", frozenset({"train"}), score).run())
@@ -74,7 +76,7 @@ async def read(teacher: FrozenTeacher, batch: Batch) -> dict[str, float]:
     return step.metrics
 
 
-async def test_candidates_are_added_and_kept(tmp_path: Path) -> None:
+async def test_candidates_are_added_and_cached(tmp_path: Path) -> None:
     async with teaching(tmp_path) as (teacher, asked):
         batch = rows([1, 2, 3], [1, 4], [5])
         figures = await read(teacher, batch)
@@ -92,7 +94,7 @@ async def test_candidates_are_added_and_kept(tmp_path: Path) -> None:
         assert asked[3:] == ["0/0"]
 
 
-async def test_beyond_the_most_that_is_kept_it_is_asked_again(tmp_path: Path) -> None:
+async def test_rows_beyond_the_cache_limit_are_requested_again(tmp_path: Path) -> None:
     async with teaching(tmp_path, most_kept=1) as (teacher, asked):
         for _ in range(2):
             for sequence in ([1, 2, 3], [1, 4]):
@@ -120,11 +122,11 @@ def given_up(score: scoring_pb2.Score) -> None:
     ("tamper", "cause"),
     [
         (of_another_length, r"the teacher sent \{.*\(1, 2\).*\} for the 2 response tokens of 0/0"),
-        (cut_short, "what the teacher said of 0/0 cannot be read"),
+        (cut_short, "the teacher's candidates for 0/0 cannot be decoded"),
         (given_up, "are not finite"),
     ],
 )
-async def test_what_does_not_fit_fails_the_job(tamper: Tamper, cause: str, tmp_path: Path) -> None:
+async def test_invalid_candidates_fail_the_job(tamper: Tamper, cause: str, tmp_path: Path) -> None:
     async with teaching(tmp_path, tamper) as (teacher, _):
         with pytest.raises(JobFailed, match=cause):
             await read(teacher, rows([1, 2, 3]))

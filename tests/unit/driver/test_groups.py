@@ -1,4 +1,4 @@
-"""The group buffer over a bus, with a worker beside it that answers as told."""
+"""Group buffer over a bus, with a scripted worker."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def plan(**changes: object) -> GroupPlan:
 def rollout_of(
     item: rollout_pb2.WorkItem, sample: int, version: int = 0, error: str = ""
 ) -> rollout_pb2.Rollout:
-    """A sample of one token."""
+    """Return a sample of one token."""
     length = len(item.prompt_tokens) + 1
     sequence = Batch(
         tokens=torch.tensor([*item.prompt_tokens, 9], dtype=torch.int32),
@@ -95,16 +95,18 @@ def all_one(row: str) -> list[float]:
 async def answer(
     bus: MemoryBus, verdict: Verdict, asked: list[rollout_pb2.WorkItem], version: int | None, rewards: Rewards
 ) -> None:
-    """A rollout worker and a scorer in one: publishes scores before rollouts, to have them cross. version:
-    that it makes all with; None: the least that is asked for."""
+    """Run a rollout worker and a scorer in one, which publishes scores before rollouts so that they cross.
+
+    version: weight version of all samples; None: the minimum that the item demands.
+    """
     while True:
         for delivery in await bus.pull("work", "rollout", 8, 1.0):
             item = rollout_pb2.WorkItem.FromString(delivery.data)
             asked.append(item)
             error = verdict(item) or ""
-            held = item.min_version if version is None else version
+            weight_version = item.min_version if version is None else version
             for sample in range(item.samples):
-                rollout = rollout_of(item, sample, held, error)
+                rollout = rollout_of(item, sample, weight_version, error)
                 reward = rewards(item.group_id.rpartition("/")[2])[sample]
                 name = f"{item.fence}:{item.group_id}:{item.attempt}:{sample}"
                 await bus.publish("scores", score_of(rollout, reward).SerializeToString(), name)
@@ -143,64 +145,64 @@ async def test_a_step_takes_the_oldest_groups_with_all_their_samples_and_scores(
         assert [group.group_id for group in await buffer.take(version=0)] == ["1/0", "1/1", "1/2"]
 
 
-async def test_it_tells_of_groups_that_are_whole_while_others_are_not() -> None:
-    """The second group fails once: until it was made again, the first and the third are told of."""
+async def test_generated_groups_are_reported_while_others_are_missing() -> None:
+    """The second group fails once; until it is regenerated, the callback receives the first and the third."""
 
     def once(item: rollout_pb2.WorkItem) -> str | None:
         return "out of memory" if item.group_id == "0/1" and item.attempt == 0 else None
 
-    told: list[tuple[list[str], int]] = []
+    reported: list[tuple[list[str], int]] = []
     async with exchange(once) as (opened, _, _asked):
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",))
-        await buffer.take(0, lambda whole, missing: told.append(([g.group_id for g in whole], missing)))
-    assert (["0/0", "0/2"], 1) in told
-    assert all(len(whole) + missing == 3 and missing for whole, missing in told)
+        await buffer.take(0, lambda generated, missing: reported.append(([g.group_id for g in generated], missing)))
+    assert (["0/0", "0/2"], 1) in reported
+    assert all(len(generated) + missing == 3 and missing for generated, missing in reported)
 
 
 @pytest.mark.parametrize("dropped", [False, True])
-async def test_it_tells_of_groups_that_nobody_has_scored_yet(dropped: bool) -> None:
-    """But where groups are dropped for their rewards: of those it cannot know that they will be taken."""
-    bus, told, heard = MemoryBus(), list[tuple[int, int]](), asyncio.Event()
+async def test_unscored_groups_are_reported(dropped: bool) -> None:
+    """Except where groups are dropped for their rewards: then it is unknown whether they will be taken."""
+    bus, reported, heard = MemoryBus(), list[tuple[int, int]](), asyncio.Event()
 
     def coming(there: Sequence[Group], missing: int) -> None:
-        told.append((len(there), missing))
+        reported.append((len(there), missing))
         heard.set()
 
     async def rollouts(opened: MemoryBus) -> list[rollout_pb2.Rollout]:
-        made = []
-        while len(made) < 6:
+        rollouts_sent = []
+        while len(rollouts_sent) < 6:
             for delivery in await opened.pull("work", "rollout", 8, 5.0):
                 item = rollout_pb2.WorkItem.FromString(delivery.data)
-                made += [rollout_of(item, sample) for sample in range(item.samples)]
+                rollouts_sent += [rollout_of(item, sample) for sample in range(item.samples)]
                 await delivery.ack()
-        for number, rollout in enumerate(made):
+        for number, rollout in enumerate(rollouts_sent):
             await opened.publish("rollouts", rollout.SerializeToString(), str(number))
-        return made
+        return rollouts_sent
 
     async with Exchange(bus, 1, asyncio.Event(), lambda text: None) as opened, asyncio.timeout(20):
         dynamic = DynamicSampling(REWARDS, 2 if dropped else 0)
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic=dynamic)
         taking = asyncio.create_task(buffer.take(0, coming))
-        made = await rollouts(bus.another())
-        while not dropped and (3, 0) not in told:
+        published = await rollouts(bus.another())
+        while not dropped and (3, 0) not in reported:
             await heard.wait()
             heard.clear()
-        for number, rollout in enumerate(made):
+        for number, rollout in enumerate(published):
             # In each group another than the first: none is dropped.
             score = score_of(rollout, float(rollout.sample))
             await bus.publish("scores", score.SerializeToString(), str(number))
         assert len(await taking) == 3
-        assert ((3, 0) in told) is not dropped
+        assert ((3, 0) in reported) is not dropped
 
 
-async def test_prompts_left_over_by_an_earlier_run_come_first() -> None:
+async def test_unfinished_prompts_of_an_earlier_run_come_first() -> None:
     async with exchange() as (opened, _, _asked):
         supply = epochs(Cursor(0, 4), ("0/2", "0/1"))
         buffer = GroupBuffer(opened, supply, plan(), "train", ("exact",))
         assert [group.group_id for group in await buffer.take(version=0)] == ["0/2", "0/1", "0/4"]
 
 
-async def test_a_failed_group_is_asked_for_again_with_other_seeds() -> None:
+async def test_a_failed_group_is_retried_with_other_seeds() -> None:
     def once(item: rollout_pb2.WorkItem) -> str | None:
         return "out of memory" if item.group_id == "0/1" and item.attempt == 0 else None
 
@@ -212,7 +214,7 @@ async def test_a_failed_group_is_asked_for_again_with_other_seeds() -> None:
 
 
 class SlowToAskAgain(MemoryBus):
-    """Holds back what is asked for a second time until four rollouts have come."""
+    """Bus that delays the second request for a group until four rollouts have arrived."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -234,8 +236,9 @@ class SlowToAskAgain(MemoryBus):
 
 
 async def test_samples_that_fail_together_count_as_one_attempt() -> None:
-    """The second sample of a group fails after its first has been told, and before the group is asked for
-    again: while another group is."""
+    """The second sample of a group fails after the first failure is known and before the group is requested
+    again, while another group is.
+    """
     bus = SlowToAskAgain()
     other = bus.another()
 
@@ -264,7 +267,7 @@ async def test_samples_that_fail_together_count_as_one_attempt() -> None:
         assert buffer.given_up == []
 
 
-async def test_another_prompt_takes_the_place_of_one_that_keeps_failing() -> None:
+async def test_another_prompt_replaces_one_that_keeps_failing() -> None:
     def never(item: rollout_pb2.WorkItem) -> str | None:
         return "too long" if item.group_id == "0/1" else None
 
@@ -274,14 +277,14 @@ async def test_another_prompt_takes_the_place_of_one_that_keeps_failing() -> Non
         assert buffer.given_up == ["0/1"]
 
 
-async def test_more_given_up_prompts_than_the_budget_end_the_job_with_the_cause() -> None:
+async def test_more_failed_prompts_than_the_budget_fail_the_job() -> None:
     async with exchange(lambda item: "the disk is on fire") as (opened, _, _asked):
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",))
         with pytest.raises(JobFailed, match=r"maxFailedGroups \(0\).*the disk is on fire"):
             await buffer.take(version=0)
 
 
-async def test_a_group_made_with_old_weights_is_asked_for_again() -> None:
+async def test_a_stale_group_is_resampled() -> None:
     async with exchange(version=4) as (opened, _, asked):
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",))
         with pytest.raises(TimeoutError):
@@ -290,14 +293,14 @@ async def test_a_group_made_with_old_weights_is_asked_for_again() -> None:
         assert buffer.discarded >= 1
 
 
-async def test_a_finite_supply_ends() -> None:
+async def test_a_finite_prompt_source_ends() -> None:
     async with exchange() as (opened, _, _asked):
         supply = ListSupply(ROWS[:4], "val@0")  # type: ignore[arg-type]
         buffer = GroupBuffer(opened, supply, plan(), "validation", ("exact",))
         assert [len(await buffer.take(version=0)) for _ in range(3)] == [3, 1, 0]
 
 
-async def test_stopping_leaves_what_was_asked_for_outstanding() -> None:
+async def test_shutdown_leaves_requests_outstanding() -> None:
     async with exchange(lambda item: None) as (opened, stop, _asked):
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact", "never-scores"))
         taking = asyncio.create_task(buffer.take(version=0))
@@ -308,9 +311,12 @@ async def test_stopping_leaves_what_was_asked_for_outstanding() -> None:
         assert buffer.outstanding == ["0/0", "0/1", "0/2"]
 
 
-async def test_what_the_bus_loses_is_asked_for_again() -> None:
-    """Lost in turn: work that nobody took, a sample that the driver had not taken, and scores of samples that
-    it had. The attempt stays, so nothing counts as failed."""
+async def test_requests_lost_by_the_bus_are_published_again() -> None:
+    """Lost in turn: a work item that no worker took, a sample that the driver had not taken, and the scores
+    of samples that it had.
+
+    The attempt number stays, so nothing counts as failed.
+    """
     bus = MemoryBus()
     other = bus.another()
 
@@ -356,7 +362,7 @@ async def test_what_the_bus_loses_is_asked_for_again() -> None:
 REWARDS = [Reward(name="exact", function=RewardFunction(module="a:b"))]
 
 
-async def test_groups_that_teach_nothing_are_dropped_and_others_take_their_place() -> None:
+async def test_uninformative_groups_are_dropped_and_replaced() -> None:
     # Rows 0 and 2 have samples that are all alike.
     rewards = {"0": [1.0, 1], "1": [0.0, 1], "2": [0.0, 0], "3": [1.0, 0], "4": [0.5, 0], "5": [1.0, 1]}
     async with exchange(rewards=rewards.__getitem__) as (opened, _, _asked):
@@ -368,7 +374,7 @@ async def test_groups_that_teach_nothing_are_dropped_and_others_take_their_place
         assert buffer.outstanding == []
 
 
-async def test_a_step_is_filled_with_what_teaches_nothing_once_enough_was_dropped() -> None:
+async def test_uninformative_groups_are_taken_once_enough_were_dropped() -> None:
     async with exchange(version=None) as (opened, _, _asked):
         dynamic = DynamicSampling(REWARDS, 2)
         buffer = GroupBuffer(opened, epochs(), plan(), "train", ("exact",), dynamic=dynamic)
@@ -378,7 +384,7 @@ async def test_a_step_is_filled_with_what_teaches_nothing_once_enough_was_droppe
         assert [group.group_id for group in await buffer.take(version=1)] != []
 
 
-async def test_with_staleness_groups_are_asked_for_ahead_and_those_too_old_again() -> None:
+async def test_with_staleness_groups_are_requested_ahead_and_stale_ones_again() -> None:
     async with exchange(version=None) as (opened, _, _asked):
         buffer = GroupBuffer(opened, epochs(), plan(max_staleness=1), "train", ("exact",))
         assert [group.group_id for group in await buffer.take(version=0)] == ["0/0", "0/1", "0/2"]
@@ -388,7 +394,7 @@ async def test_with_staleness_groups_are_asked_for_ahead_and_those_too_old_again
         assert [group.group_id for group in taken] == ["0/3", "0/4", "0/5"]
         assert [group.min_version for group in taken] == [0, 0, 0]
         assert buffer.discarded == 0
-        # What was asked for at version 1 and is wanted at version 3 is too old: made again.
+        # Groups requested at version 1 are stale at version 3 and are resampled.
         taken = await buffer.take(version=3)
         assert [group.min_version for group in taken] == [3, 3, 3]
         assert buffer.discarded >= 3

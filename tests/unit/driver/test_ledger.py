@@ -1,4 +1,4 @@
-"""What the ledger keeps and drops, message by message."""
+"""Group tracker, message by message."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def ledger(samples: int = 2, sources: tuple[str, ...] = ("exact",)) -> Ledger:
     return opened
 
 
-def test_a_group_is_ready_when_every_sample_has_every_score() -> None:
+def test_a_group_is_complete_when_every_sample_has_every_score() -> None:
     it = ledger(samples=2, sources=("exact", "reference"))
     for sample in (0, 1):
         assert it.add_rollout(rollout(sample), now=1.0) is None
@@ -62,7 +62,7 @@ def test_the_first_copy_of_a_sample_wins_and_scores_count_for_it_alone() -> None
     assert it.groups["0/1"].score(0, "exact").digest == "first"
 
 
-def test_a_score_may_come_before_its_rollout() -> None:
+def test_a_score_may_arrive_before_its_rollout() -> None:
     it = ledger(samples=1)
     it.add_score(score(0), now=1.0)
     it.add_rollout(rollout(0), now=2.0)
@@ -74,14 +74,14 @@ def test_a_score_may_come_before_its_rollout() -> None:
     [rollout(0, fence=FENCE - 1), rollout(0, attempt=1), rollout(0, group="0/9")],
     ids=["older fence", "other attempt", "unknown group"],
 )
-def test_what_nobody_asked_for_is_dropped(late: rollout_pb2.Rollout) -> None:
+def test_unrequested_messages_are_dropped(late: rollout_pb2.Rollout) -> None:
     it = ledger(samples=1)
     it.add_rollout(late, now=1.0)
     assert it.groups["0/1"].rollouts == {}
     assert it.dropped == 1
 
 
-def test_a_second_attempt_forgets_the_first() -> None:
+def test_a_retry_discards_the_first_attempt() -> None:
     it = ledger(samples=2)
     it.add_rollout(rollout(0), now=1.0)
     it.again("0/1", deadline=20.0)
@@ -91,7 +91,7 @@ def test_a_second_attempt_forgets_the_first() -> None:
     assert list(it.groups["0/1"].rollouts) == [1]
 
 
-def test_a_failed_sample_says_why() -> None:
+def test_a_failed_sample_carries_its_cause() -> None:
     it = ledger()
     failed = rollout(0)
     failed.finish_reason = rollout_pb2.FINISH_REASON_FAILED
@@ -109,7 +109,7 @@ def test_a_scores_error_keeps_whether_it_is_permanent() -> None:
     assert failure is not None and failure.permanent
 
 
-def test_overdue_groups_say_what_is_missing() -> None:
+def test_overdue_groups_name_what_is_missing() -> None:
     it = ledger(samples=2)
     it.add_rollout(rollout(0), now=1.0)
     assert it.overdue(now=9.0) == []
@@ -130,7 +130,7 @@ messages = st.lists(
 
 
 @given(messages)
-def test_a_ready_group_has_one_rollout_and_its_own_score_for_every_sample(arrivals: list[object]) -> None:
+def test_a_complete_group_has_one_rollout_and_its_score_for_every_sample(arrivals: list[object]) -> None:
     it = ledger(samples=3)
     for message in arrivals:
         if isinstance(message, rollout_pb2.Rollout):
@@ -139,6 +139,6 @@ def test_a_ready_group_has_one_rollout_and_its_own_score_for_every_sample(arriva
             it.add_score(message, now=1.0)
     for group in it.ready():
         assert sorted(group.rollouts) == [0, 1, 2]
-        for sample, kept in group.rollouts.items():
-            assert kept.attempt == group.attempt
-            assert group.score(sample, "exact").digest == kept.sequence.digest
+        for sample, stored in group.rollouts.items():
+            assert stored.attempt == group.attempt
+            assert group.score(sample, "exact").digest == stored.sequence.digest

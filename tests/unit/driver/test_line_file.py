@@ -1,11 +1,11 @@
-"""A file of lines that only grows."""
+"""Append-only file of lines."""
 
 from pathlib import Path
 
 from kubealign_services.driver.line_file import append
 
 
-def test_a_line_left_half_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_partial_line_does_not_corrupt_the_next(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     append(path, '{"step": 1}\n')
     assert path.read_text() == '{"step": 1}\n'

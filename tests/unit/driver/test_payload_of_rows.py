@@ -1,4 +1,4 @@
-"""Rows that a reference is asked about over the bus fit its messages, or the job says so at its start."""
+"""Payload limits of rows that a reference scores over the bus."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ SAMPLED = {
 
 
 @pytest.mark.parametrize("beside", [{}, SAMPLED], ids=["rows-alone", "validated-on-samples"])
-def test_a_row_that_does_not_fit_is_named_with_its_remedies(beside: dict[str, Any]) -> None:
+def test_a_row_that_does_not_fit_fails_with_remedies(beside: dict[str, Any]) -> None:
     check_payload(job(DPO | beside), report(100, 5000), 40_000)
     with pytest.raises(JobFailed, match=r"5100 tokens\) may take 33692 bytes.*data.preferences.maxTokens"):
         check_payload(job(DPO | beside), report(100, 5000), 33_000)
@@ -56,5 +56,5 @@ def test_a_row_that_does_not_fit_is_named_with_its_remedies(beside: dict[str, An
         {"spec.algorithm": {"simpo": {}}},
     ],
 )
-def test_what_does_not_go_over_the_bus_may_be_long(changes: dict[str, Any]) -> None:
+def test_rows_that_bypass_the_bus_may_be_long(changes: dict[str, Any]) -> None:
     check_payload(job(changes), report(10_000, 10_000), 18_000)

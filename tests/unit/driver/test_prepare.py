@@ -1,4 +1,4 @@
-"""The run's folder, which in a cluster the first pod makes."""
+"""Creation of the run directory, which in a cluster the first pod does."""
 
 import errno
 from pathlib import Path
@@ -33,28 +33,28 @@ def job(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_document_lies_in_the_runs_folder(job: Path, tmp_path: Path) -> None:
+def test_the_document_is_copied_to_the_run_directory(job: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "volume" / "runs" / "sums-1234abcd"
     make_run_folder(settings(job, run_dir))
     assert (run_dir / "job.json").read_text() == job.read_text()
     assert [path.name for path in run_dir.iterdir()] == ["job.json"]
 
 
-def test_what_lies_there_stays(job: Path, tmp_path: Path) -> None:
-    """Resumed, or on one machine, where it is the job's own file."""
+def test_an_existing_document_stays(job: Path, tmp_path: Path) -> None:
+    """Resumed, or on one machine, where the document is the job's own file."""
     (tmp_path / "job.json").write_text("{}")
     make_run_folder(settings(job, tmp_path))
     make_run_folder(settings(tmp_path / "job.json", tmp_path))
     assert (tmp_path / "job.json").read_text() == "{}"
 
 
-def test_a_folder_that_cannot_be_made(job: Path) -> None:
-    """Nobody makes folders in /sys."""
+def test_a_directory_without_permission_fails_for_good(job: Path) -> None:
+    """No directory can be created in /sys."""
     with pytest.raises(PermanentFailure, match=r"folder /sys/runs/sums cannot be written: .* it must"):
         make_run_folder(settings(job, Path("/sys/runs/sums")))
 
 
-def test_a_disk_that_fails_is_another_matter(job: Path, tmp_path: Path) -> None:
+def test_other_disk_errors_are_raised(job: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError) as failed:
         make_run_folder(settings(job, tmp_path / "file" / "sums"))

@@ -1,4 +1,4 @@
-"""Which samples of a step are shown, and what of their tokens; numbers laid out by hand."""
+"""Previews of a step's samples and their tokens, with numbers laid out by hand."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ TEXTS = TokenTexts(lambda: lambda tokens: "".join("abcdef"[token] for token in t
 
 
 def batch_of_two() -> Batch:
-    """Prompts of one token; responses `bc` and `d`."""
+    """Return prompts of one token with the responses `bc` and `d`."""
     return Batch(
         tokens=torch.tensor([0, 1, 2, 0, 3], dtype=torch.int32),
         cu_seqlens=torch.tensor([0, 3, 5], dtype=torch.int32),
@@ -40,7 +40,7 @@ def batch_of_two() -> Batch:
     )
 
 
-def test_what_is_known_of_each_token() -> None:
+def test_values_of_each_token() -> None:
     values = token_values(batch_of_two().select([0]))
     assert values == {
         "logprobs": [-1.0, -2.0],
@@ -53,13 +53,13 @@ def test_what_is_known_of_each_token() -> None:
     }
 
 
-def test_a_step_that_has_no_trainer_s_own_has_no_gap() -> None:
+def test_without_old_logprobs_there_is_no_gap() -> None:
     batch = batch_of_two()
     del batch.token_columns["old_logprobs"], batch.token_columns["values"]
     assert token_values(batch.select([1])) == {"logprobs": [-0.5], "advantages": [-0.75]}
 
 
-def test_a_step_s_samples_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_previews_round_trip_through_the_file(tmp_path: Path) -> None:
     step = StepFigures(6)
     step.answers = {"0/7#0": Answer("a", "bc"), "0/7#1": Answer("a", "d")}
     Previews(TEXTS, seed=1).take(batch_of_two(), step)
@@ -72,13 +72,13 @@ def test_a_step_s_samples_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert (second.response, second.truncated, second.weight_version) == ("d", True, 5)
 
 
-def test_a_step_of_rows_shows_none() -> None:
+def test_a_step_of_rows_has_no_previews() -> None:
     step = StepFigures(1)
     Previews(TEXTS, seed=1).take(batch_of_two(), step)
     assert step.samples == []
 
 
-def test_the_best_the_worst_and_two_that_the_seed_draws() -> None:
+def test_best_worst_and_two_drawn_samples_are_chosen() -> None:
     rewards = [0.0, 3.0, 1.0, -2.0, 1.5, 0.5, 0.25, 0.75]
     places = chosen(rewards, seed=1, step=5)
     assert places[:2] == [1, 3]
@@ -88,7 +88,7 @@ def test_the_best_the_worst_and_two_that_the_seed_draws() -> None:
     assert chosen([1.0, 2.0], seed=1, step=5) == [0, 1]
 
 
-def test_validation_samples() -> None:
+def test_previews_of_validation_samples() -> None:
     sample = ValidationSample(
         "val@3/0", "a", "bc", 2, True, {"exact": 0.5}, {}, tokens=[1, 2], logprobs=[-1, -2]
     )
@@ -116,11 +116,11 @@ def test_long_responses_keep_their_ends() -> None:
     assert shown_text("short") == "short"
 
 
-def test_the_file_is_thinned_out_and_stays_below_its_bound(tmp_path: Path) -> None:
+def test_the_file_keeps_fewer_steps_and_stays_below_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
-    kept = SampleFile(path, bound=40_000)
+    sample_file = SampleFile(path, bound=40_000)
     for step in range(1, 5000):
-        kept.samples(step, [{"prompt": "p" * 80, "response": "r"}])
+        sample_file.samples(step, [{"prompt": "p" * 80, "response": "r"}])
     assert 36_000 < path.stat().st_size < 40_000
     steps = [int(line.partition(":")[2].partition(",")[0]) for line in path.read_text().splitlines()]
     assert steps[:100] == list(range(1, 101))
@@ -130,7 +130,7 @@ def test_the_file_is_thinned_out_and_stays_below_its_bound(tmp_path: Path) -> No
     assert all(step % 2 == 0 for step in steps[half + 5 :])
 
 
-def test_half_a_line_that_a_killed_driver_left_stays_alone(tmp_path: Path) -> None:
+def test_a_partial_line_of_a_killed_driver_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     path.write_text('{"step":1,"prompt":"a"}\n{"step":2,"pro')
     SampleFile(path).samples(2, [{"prompt": "b"}])

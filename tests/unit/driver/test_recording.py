@@ -1,4 +1,4 @@
-"""A batch that is kept comes back bit for bit, and what is damaged is not trained on."""
+"""Recorded batches: read back bit for bit, and never trained on if damaged."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Given:
-    """A Source of batches that are there already."""
+    """Batch source of given batches."""
 
     def __init__(self, batches: list[Batch]) -> None:
         self._batches = batches
@@ -41,16 +41,16 @@ class Wants:
 
 
 def batch(seed: int) -> Batch:
-    made = random_batch([3, 1, 2, 2], [0, 0, 1, 1], seed)
-    made.sample_ids = ["0/7#0", "0/7#1", "0/2#0", "0/2#1"]
-    made.token_columns["weight_version"] = torch.full((len(made.tokens),), seed, dtype=torch.int32)
-    return made
+    result = random_batch([3, 1, 2, 2], [0, 0, 1, 1], seed)
+    result.sample_ids = ["0/7#0", "0/7#1", "0/2#0", "0/2#1"]
+    result.token_columns["weight_version"] = torch.full((len(result.tokens),), seed, dtype=torch.int32)
+    return result
 
 
 def recorder(run: Path, fence: int = 1) -> BatchRecorder:
-    made = BatchRecorder(run / FOLDER, fence, seed=5)
-    made.resume_at(0)
-    return made
+    result = BatchRecorder(run / FOLDER, fence, seed=5)
+    result.resume_at(0)
+    return result
 
 
 def replay(run: Path, last: int, reference: bool = True, stop: asyncio.Event | None = None) -> ReplaySource:
@@ -69,23 +69,23 @@ async def record(run: Path, batches: list[Batch], attempts: dict[str, int] | Non
     assert await source.take(JobState(step=len(batches)), StepFigures(len(batches) + 1)) is None
 
 
-async def test_what_was_kept_comes_back_bit_for_bit(tmp_path: Path) -> None:
+async def test_a_recorded_batch_is_read_back_bit_for_bit(tmp_path: Path) -> None:
     batches = [batch(0), batch(1)]
     await record(tmp_path, batches, {"0/7": 0, "0/2": 2})
     source, state = replay(tmp_path, 2), JobState()
-    for kept in batches:
+    for recorded in batches:
         figures = StepFigures(state.step + 1)
-        found = await source.take(state, figures)
-        assert found is not None and found.sample_ids == kept.sample_ids and found.scalars == kept.scalars
+        read_back = await source.take(state, figures)
+        assert read_back is not None and read_back.sample_ids == recorded.sample_ids and read_back.scalars == recorded.scalars
         for mine, theirs in (
-            (found.token_columns, kept.token_columns),
-            (found.sequence_columns, kept.sequence_columns),
-            ({"t": found.tokens, "c": found.cu_seqlens}, {"t": kept.tokens, "c": kept.cu_seqlens}),
+            (read_back.token_columns, recorded.token_columns),
+            (read_back.sequence_columns, recorded.sequence_columns),
+            ({"t": read_back.tokens, "c": read_back.cu_seqlens}, {"t": recorded.tokens, "c": recorded.cu_seqlens}),
         ):
             assert mine.keys() == theirs.keys()
             assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
             assert all(mine[name].dtype == theirs[name].dtype for name in theirs)
-        assert figures.metrics == {"batch/tokens": len(kept.tokens), "batch/sequences": 4}
+        assert figures.metrics == {"batch/tokens": len(recorded.tokens), "batch/sequences": 4}
         state = source.after(state)
         assert state.trained == ["0/7", "0/2"]
     assert await source.take(state, StepFigures(3)) is None
@@ -99,7 +99,7 @@ async def test_given_rows_have_no_attempts(tmp_path: Path) -> None:
     assert read_line(tmp_path / FOLDER, 1).attempts == []
 
 
-async def test_a_step_that_is_made_again_replaces_what_was_kept(tmp_path: Path) -> None:
+async def test_a_repeated_step_replaces_its_record(tmp_path: Path) -> None:
     await record(tmp_path, [batch(0), batch(1), batch(2)])
     later = BatchRecorder(tmp_path / FOLDER, 2, seed=5)
     later.resume_at(1)
@@ -110,11 +110,11 @@ async def test_a_step_that_is_made_again_replaces_what_was_kept(tmp_path: Path) 
     later.write(JobState(step=1), again, {})
     later.write(JobState(step=1), again, {})
     assert read_line(tmp_path / FOLDER, 2).fence == 2
-    found = await replay(tmp_path, 2).take(JobState(step=1), StepFigures(2))
-    assert found is not None and torch.equal(found.token("values"), again.token("values"))
+    read_back = await replay(tmp_path, 2).take(JobState(step=1), StepFigures(2))
+    assert read_back is not None and torch.equal(read_back.token("values"), again.token("values"))
 
 
-async def test_one_bit_that_was_altered_is_not_trained_on(tmp_path: Path) -> None:
+async def test_an_altered_bit_is_detected(tmp_path: Path) -> None:
     await record(tmp_path, [batch(0)])
     path = batch_path(tmp_path / FOLDER, 1)
     data = bytearray(path.read_bytes())
@@ -127,7 +127,7 @@ async def test_one_bit_that_was_altered_is_not_trained_on(tmp_path: Path) -> Non
         await replay(tmp_path, 1).take(JobState(), StepFigures(1))
 
 
-async def test_a_line_of_another_batch_is_found(tmp_path: Path) -> None:
+async def test_a_line_of_another_batch_is_detected(tmp_path: Path) -> None:
     await record(tmp_path, [batch(0)])
     where = line_path(tmp_path / FOLDER, 1)
     line: dict[str, Any] = json.loads(where.read_text())
@@ -136,7 +136,7 @@ async def test_a_line_of_another_batch_is_found(tmp_path: Path) -> None:
         await replay(tmp_path, 1).take(JobState(), StepFigures(1))
 
 
-async def test_what_the_algorithm_reads_and_nobody_recorded_is_named(tmp_path: Path) -> None:
+async def test_a_missing_column_is_named(tmp_path: Path) -> None:
     alone = batch(0)
     del alone.token_columns["reference_logprobs"]
     await record(tmp_path, [alone])
@@ -145,7 +145,7 @@ async def test_what_the_algorithm_reads_and_nobody_recorded_is_named(tmp_path: P
         await replay(tmp_path, 1, reference=True).take(JobState(), StepFigures(1))
 
 
-async def test_it_stops_when_told(tmp_path: Path) -> None:
+async def test_replay_stops_on_shutdown(tmp_path: Path) -> None:
     await record(tmp_path, [batch(0)])
     stop = asyncio.Event()
     stop.set()
@@ -153,13 +153,13 @@ async def test_it_stops_when_told(tmp_path: Path) -> None:
         await replay(tmp_path, 1, stop=stop).take(JobState(), StepFigures(1))
 
 
-async def test_a_disk_that_refuses_fails_the_job_with_a_remedy(tmp_path: Path) -> None:
-    kept = recorder(tmp_path)
-    kept.write(JobState(), batch(0), {})
+async def test_a_disk_error_fails_the_job_with_a_remedy(tmp_path: Path) -> None:
+    recorded = recorder(tmp_path)
+    recorded.write(JobState(), batch(0), {})
     # A folder where the batch is to lie: no file can take its place.
     batch_path(tmp_path / FOLDER, 1).unlink()
     batch_path(tmp_path / FOLDER, 1).mkdir()
     with pytest.raises(JobFailed, match=r"step 1 was not recorded: .*recordBatches: false"):
-        kept.write(JobState(), batch(1), {})
+        recorded.write(JobState(), batch(1), {})
     # The line of the batch before it does not stand beside what is there of the new one.
     assert recorded_steps(tmp_path / FOLDER) == []

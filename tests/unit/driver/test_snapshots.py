@@ -1,4 +1,4 @@
-"""When the trainer may go on, and what a retry announces then."""
+"""Release of the trainer from a snapshot, and retries of its announcement."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from kubealign_services.driver.snapshots import Snapshots
 
 
 class Trainer:
-    """Notes what it was asked for; answers once it may."""
+    """Records its requests; replies once it may."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -28,8 +28,8 @@ async def passes() -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_trainer_is_released_once_its_snapshot_is_made() -> None:
-    """Also where nobody has asked it yet."""
+async def test_the_trainer_is_released_once_its_snapshot_is_taken() -> None:
+    """Also before the snapshot is requested."""
     trainer = Trainer()
     snapshots = Snapshots(trainer.publish)
     await snapshots(1, 1)
@@ -48,7 +48,7 @@ async def test_the_trainer_is_released_once_its_snapshot_is_made() -> None:
     assert trainer.asked == [1, 2]
 
 
-async def test_it_is_not_released_while_it_is_asked_once_more() -> None:
+async def test_the_trainer_is_not_released_during_another_request() -> None:
     trainer = Trainer()
     snapshots = Snapshots(trainer.publish)
     await snapshots(1, 1)
@@ -63,7 +63,7 @@ async def test_it_is_not_released_while_it_is_asked_once_more() -> None:
     await releasing
 
 
-async def test_a_retry_asks_the_trainer_until_it_has_gone_on() -> None:
+async def test_a_retry_requests_a_snapshot_until_the_trainer_is_released() -> None:
     trainer = Trainer()
     snapshots = Snapshots(trainer.publish)
     first = await snapshots(1, 4)

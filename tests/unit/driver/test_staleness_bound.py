@@ -1,4 +1,4 @@
-"""How old samples can be: groups of any speed, over the real exchange and a bus within the process."""
+"""Bound of the staleness of samples: groups of any speed, over the real collector and an in-memory bus."""
 
 import asyncio
 import random
@@ -27,8 +27,11 @@ SAMPLES = 2
 
 
 class Workers:
-    """Hold what they were given, and end one sample after another, in any order. A sample begins with weights
-    that its item allows, and may live through all that come until it ends. now: the newest version."""
+    """Workers that finish the samples of their items in any order.
+
+    A sample begins with weights that its item allows, and may live through all versions until it ends.
+    now: the newest version.
+    """
 
     def __init__(self, bus: MemoryBus, chance: random.Random, failing: float) -> None:
         self.now = 0
@@ -47,10 +50,10 @@ class Workers:
                 await delivery.ack()
             if self._held:
                 # Some are far slower than others.
-                place = min(
+                index = min(
                     self._chance.randrange(len(self._held)) for _ in range(self._chance.randint(1, 4))
                 )
-                await self._end(*self._held.pop(len(self._held) - 1 - place))
+                await self._end(*self._held.pop(len(self._held) - 1 - index))
             await asyncio.sleep(0)
 
     async def _end(self, item: rollout_pb2.WorkItem, sample: int, begun: int) -> None:
@@ -107,7 +110,7 @@ async def steps(prompts: int, staleness: int, chance: random.Random, failing: fl
                 for group in groups:
                     assert version - oldest_version(group) <= staleness
                     assert version - asked_at[group.group_id] <= staleness
-                # What the next step will ask for comes on top.
+                # The next step's requests come on top.
                 assert len(buffer.outstanding) == staleness * prompts
                 assert buffer.discarded == 0
     finally:
@@ -123,9 +126,10 @@ async def steps(prompts: int, staleness: int, chance: random.Random, failing: fl
     seed=st.integers(0, 2**32),
     failing=st.sampled_from([0.0, 0.2]),
 )
-def test_no_sample_is_too_old_and_none_is_thrown_away(
+def test_no_sample_is_stale_and_none_is_discarded(
     prompts: int, staleness: int, seed: int, failing: float
 ) -> None:
-    """Whatever the workers' speeds: each step trains on the prompts that were asked for first, at most so
-    many versions after they were, and a token is never older than what its item demands."""
+    """For any speed of the workers, each step trains on the oldest requested prompts, at most `staleness`
+    versions after their request, and no token is older than its item demands.
+    """
     asyncio.run(steps(prompts, staleness, random.Random(seed), failing))

@@ -1,4 +1,4 @@
-"""What a teacher says must fit the bus: asked before the job begins."""
+"""Payload limit of a teacher's candidates, checked before the job begins."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def report(longest_response: int) -> Report:
     return Report(context=None, train=part, validation=None)
 
 
-def test_the_longest_response_with_its_candidates() -> None:
+def test_candidates_of_the_longest_response_that_do_not_fit() -> None:
     job = AlignmentJob.model_validate(
         {
             "metadata": {"name": "student"},

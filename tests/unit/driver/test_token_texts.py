@@ -1,4 +1,4 @@
-"""Responses in pieces that join to the response, for tokenizers of each kind."""
+"""Text pieces of a response by token, for tokenizers of each kind."""
 
 from collections.abc import Sequence
 
@@ -11,18 +11,18 @@ from kubealign_services.driver.token_texts import TokenTexts, decoder, pieces
 TEXT = "Zoë said: 三十 🙂🙂 ok"
 
 
-def test_bytes_of_one_character_come_with_the_last_of_them() -> None:
+def test_bytes_of_a_character_are_added_by_the_last_token() -> None:
     tokenizer = train_byte_level_bpe(["abc"], 300)
     tokens = tokenizer(TEXT)["input_ids"]
-    found = pieces(tokens, TEXT, decoder(tokenizer))
-    assert len(found) == len(tokens) == len(TEXT.encode())
-    assert "".join(found) == TEXT
+    texts = pieces(tokens, TEXT, decoder(tokenizer))
+    assert len(texts) == len(tokens) == len(TEXT.encode())
+    assert "".join(texts) == TEXT
     # ë is two bytes, an emoji four.
-    assert found[:5] == ["Z", "o", "", "ë", " "]
-    assert [piece for piece in found if piece] == list(TEXT)
+    assert texts[:5] == ["Z", "o", "", "ë", " "]
+    assert [piece for piece in texts if piece] == list(TEXT)
 
 
-def test_a_decoder_that_takes_the_first_space_away_keeps_the_others() -> None:
+def test_a_decoder_that_strips_the_first_space_keeps_the_others() -> None:
     words = ["▁the", "▁cat", "s", "▁sat"]
 
     def decode(tokens: Sequence[int]) -> str:
@@ -34,34 +34,34 @@ def test_a_decoder_that_takes_the_first_space_away_keeps_the_others() -> None:
 def test_merged_tokens_are_whole_pieces() -> None:
     tokenizer = train_byte_level_bpe(["hello hello hello world world"] * 4, 400)
     tokens = tokenizer("hello world")["input_ids"]
-    found = pieces(tokens, "hello world", decoder(tokenizer))
-    assert found == ["hello", " world"]
+    texts = pieces(tokens, "hello world", decoder(tokenizer))
+    assert texts == ["hello", " world"]
 
 
-def test_the_token_that_ends_it_adds_nothing() -> None:
+def test_a_final_special_token_adds_nothing() -> None:
     tokenizer = train_characters(["12+=3"])
     tokens = [*tokenizer("1+2=3")["input_ids"], tokenizer.eos_token_id]
     assert pieces(tokens, "1+2=3", decoder(tokenizer)) == ["1", "+", "2", "=", "3", ""]
 
 
-def test_what_a_stop_string_cut_off_is_no_part_of_it() -> None:
+def test_text_behind_a_stop_string_is_left_out() -> None:
     tokenizer = train_byte_level_bpe(["yes\n\n no"] * 9, 300)
     tokens = tokenizer("yes\n\n no")["input_ids"]
-    found = pieces(tokens, "yes\n", decoder(tokenizer))
-    assert "".join(found) == "yes\n"
-    assert len(found) == len(tokens)
+    texts = pieces(tokens, "yes\n", decoder(tokenizer))
+    assert "".join(texts) == "yes\n"
+    assert len(texts) == len(tokens)
 
 
-def test_half_a_character_at_the_end_is_the_last_token_s() -> None:
+def test_a_partial_character_at_the_end_belongs_to_the_last_token() -> None:
     tokenizer = train_byte_level_bpe(["abc"], 300)
     tokens = tokenizer("a🙂")["input_ids"][:-1]
     decode = decoder(tokenizer)
-    found = pieces(tokens, decode(tokens), decode)
-    assert "".join(found) == decode(tokens) != "a"
-    assert found[:-1] == ["a", "", ""]
+    texts = pieces(tokens, decode(tokens), decode)
+    assert "".join(texts) == decode(tokens) != "a"
+    assert texts[:-1] == ["a", "", ""]
 
 
-def test_a_tokenizer_that_is_gone_is_asked_for_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_tokenizer_is_loaded_once(caplog: pytest.LogCaptureFixture) -> None:
     asked = []
 
     def load() -> None:

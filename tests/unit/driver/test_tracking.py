@@ -1,4 +1,4 @@
-"""Trackers at the end of a driver: told how it went, and not waited for longer than it has."""
+"""End of the trackers: the outcome of the job, and a timeout."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ from kubealign_services.trackers.contract import Ending, NotInstalled
 
 
 class Told:
-    """Is told how it ends; hangs then until it is let go, where `go` is there."""
+    """Tracker that records its outcome and then hangs until `go` is set, if given."""
 
     def __init__(self, go: threading.Event | None = None) -> None:
         self.ending: Ending | None = None
@@ -35,7 +35,7 @@ class Told:
 
 
 def context(folder: Path) -> Any:
-    """What a driver's is to its trackers, with a grace period of half a second."""
+    """Return the part of a driver's context that trackers use, with a grace period of half a second."""
     lifecycle = SimpleNamespace(grace_period_seconds=0.5)
     return SimpleNamespace(
         job=SimpleNamespace(spec=SimpleNamespace(lifecycle=lifecycle)),
@@ -47,9 +47,9 @@ def context(folder: Path) -> Any:
 
 @pytest.fixture
 def go() -> Iterator[threading.Event]:
-    made = threading.Event()
-    yield made
-    made.set()
+    event = threading.Event()
+    yield event
+    event.set()
 
 
 @pytest.mark.parametrize(
@@ -61,21 +61,21 @@ def go() -> Iterator[threading.Event]:
         (ConnectionError(), Ending.FAILED),
     ],
 )
-async def test_it_is_told_how_the_driver_ended(
+async def test_a_tracker_receives_the_outcome(
     raised: Exception | None, ending: Ending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, around = Told(), context(tmp_path)
-    monkeypatch.setattr(tracking, "opened", lambda job, folder: [BackgroundTracker("it", lambda: told)])
+    recorder, around = Told(), context(tmp_path)
+    monkeypatch.setattr(tracking, "opened", lambda job, folder: [BackgroundTracker("it", lambda: recorder)])
     with nullcontext() if raised is None else pytest.raises(type(raised)):
         async with tracked(around) as (tracker,):
             assert tracker.name == "it"
             if raised is not None:
                 raise raised
-    assert told.ending is ending
+    assert recorder.ending is ending
     assert around.left_behind == ""
 
 
-async def test_one_that_hangs_is_left_behind(
+async def test_a_hanging_tracker_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, go: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     hanging, sound, around = Told(go), Told(), context(tmp_path)

@@ -1,4 +1,4 @@
-"""Work and its watches: whichever ends first decides, and nothing is left running."""
+"""Cancellation of work by watches: the first to end decides, and no task is left running."""
 
 import asyncio
 
@@ -26,26 +26,26 @@ async def seven() -> int:
     return 7
 
 
-async def test_work_that_ends_gives_its_result() -> None:
+async def test_finished_work_returns_its_result() -> None:
     before = asyncio.all_tasks()
     assert await unless(seven(), never(), lose()) == 7
     assert asyncio.all_tasks() == before
 
 
-async def test_a_watch_that_ends_gives_the_work_up() -> None:
+async def test_a_watch_that_raises_cancels_the_work() -> None:
     before = asyncio.all_tasks()
     with pytest.raises(Lost):
         await unless(never(), never(), lose())
     assert asyncio.all_tasks() == before
 
 
-async def test_what_the_work_raises_is_raised() -> None:
+async def test_an_error_of_the_work_is_raised() -> None:
     with pytest.raises(Lost):
         await unless(lose(), never())
 
 
-async def test_work_that_keeps_a_cancellation_to_itself_is_ended_all_the_same() -> None:
-    """As a loop around `asyncio.wait_for` may in Python 3.11."""
+async def test_work_that_swallows_a_cancellation_is_still_ended() -> None:
+    """For example a loop around `asyncio.wait_for` in Python 3.11."""
 
     async def stubborn() -> None:
         try:

@@ -1,4 +1,4 @@
-"""The examples' own code: the data are what they say, the measures measure, the jobs are valid."""
+"""Code of the examples: data sets, rewards, and validity of the jobs."""
 
 import importlib.util
 import json
@@ -42,7 +42,7 @@ def test_the_same_seed_makes_the_same_files(data: Path, tmp_path: Path) -> None:
         assert (tmp_path / "other" / path.name).read_bytes() != path.read_bytes()
 
 
-def test_no_problem_is_in_two_parts(data: Path) -> None:
+def test_splits_share_no_problem(data: Path) -> None:
     prompts = {path.stem: {row["prompt"] for row in rows(path)} for path in data.iterdir()}
     assert prompts["preferences"] == prompts["prompts"]
     assert prompts["held_preferences"] == prompts["held"]
@@ -51,7 +51,7 @@ def test_no_problem_is_in_two_parts(data: Path) -> None:
     assert len(set.union(*parts)) == 8100
 
 
-def test_chosen_is_worked_and_right_and_rejected_is_what_its_kind_says(data: Path) -> None:
+def test_chosen_and_rejected_responses_match_their_kind(data: Path) -> None:
     measures = module("arithmetic/rewards.py")
     for name in ("preferences", "held_preferences"):
         shares: dict[str, int] = {}
@@ -73,7 +73,7 @@ def test_chosen_is_worked_and_right_and_rejected_is_what_its_kind_says(data: Pat
         assert shares["worked-wrong"] / sum(shares.values()) == pytest.approx(0.5, abs=0.05)
 
 
-def test_preferred_letters_are_in_order_and_the_parts_share_no_prompt(tmp_path: Path) -> None:
+def test_preferred_letters_are_in_order_and_splits_share_no_prompt(tmp_path: Path) -> None:
     make, measure = module("preference/make_data.py").make, module("preference/rewards.py").in_order
     make(1, tmp_path / "one")
     make(1, tmp_path / "again")
@@ -94,7 +94,7 @@ def test_preferred_letters_are_in_order_and_the_parts_share_no_prompt(tmp_path: 
     assert sum(imitated) / len(imitated) == pytest.approx(0.5, abs=0.05)
 
 
-def test_measures_of_sums() -> None:
+def test_rewards_of_sums() -> None:
     measures = module("arithmetic/rewards.py")
     responses = ["83", "70+13=83", "60+13=83", "70+13=82", "70+13=", "", "183"]
     columns = {"answer": ["83"] * 7, "worked": ["70+13=83"] * 7, "kind": [None] * 7}
@@ -102,7 +102,7 @@ def test_measures_of_sums() -> None:
     assert measures.preferred(["46+37="] * 7, responses, **columns) == [0, 1, 0, 0, 0, 0, 0]
 
 
-def test_measures_of_word_problems() -> None:
+def test_rewards_of_word_problems() -> None:
     rewards = module("gsm8k/rewards.py")
     responses = ["so 1,000\n#### 1,000", "#### 1000.0", "1000", "#### 7\n#### $1000", "#### 10", ""]
     answer = ["2 * 500 = 1,000\n#### 1,000"] * 6
@@ -134,7 +134,7 @@ def test_jobs_are_valid(file: str, count: int, tmp_path: Path) -> None:
     assert len(load_jobs(path, parameters)) == count
 
 
-def test_what_is_wanted_in_rounds_is_measured(tmp_path: Path) -> None:
+def test_rewards_of_the_iterative_example(tmp_path: Path) -> None:
     module("rounds/make_data.py").make(1, tmp_path)
     measures = module("rounds/rewards.py")
     shown = rows(tmp_path / "demonstrations.jsonl")
@@ -150,7 +150,7 @@ def test_what_is_wanted_in_rounds_is_measured(tmp_path: Path) -> None:
     assert all(row["response"] == str(row["prompt"].count("a")) for row in judged)
 
 
-def test_the_constitution_is_taught_on_words_that_it_is_not_applied_to(tmp_path: Path) -> None:
+def test_constitution_splits_are_disjoint(tmp_path: Path) -> None:
     module("constitutional/make_data.py").make(1, tmp_path)
     measures = module("constitutional/rewards.py")
     taught = rows(tmp_path / "taught.jsonl")
@@ -171,11 +171,11 @@ def test_the_constitution_is_taught_on_words_that_it_is_not_applied_to(tmp_path:
     )
 
 
-#: Where data, measures and results lie, and what pods ask for.
+#: Fields that differ: locations of data, rewards and results, and pod templates.
 PLACES = ("source.path", "source.volume", "function.", "checkpoint.volume", "podTemplate")
 
 
-def test_the_jobs_of_a_cluster_are_those_of_one_machine(tmp_path: Path) -> None:
+def test_cluster_and_local_jobs_are_equal(tmp_path: Path) -> None:
     local = load_jobs(EXAMPLES / "arithmetic/jobs.yaml", {"DATA": str(tmp_path)})
     cluster = load_jobs(EXAMPLES / "arithmetic/cluster.yaml", {})
     for job, same in zip(local, cluster, strict=True):
@@ -195,7 +195,7 @@ def test_the_jobs_of_a_cluster_are_those_of_one_machine(tmp_path: Path) -> None:
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Dotted path -> what is set there."""
+    """Return dotted path -> value of every set field."""
     if isinstance(value, dict):
         parts = [(f"{path}.{name}", part) for name, part in value.items()]
     elif isinstance(value, list):

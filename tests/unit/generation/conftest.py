@@ -67,7 +67,7 @@ CONFIGURATIONS: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Models this small only get slower with more."""
+    """Use one thread: models this small only get slower with more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -97,7 +97,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="session")
 def byte_ids(tokenizer: PreTrainedTokenizerFast) -> Callable[[bytes], list[int]]:
-    """Bytes -> one id for each, no merges."""
+    """Return a function that maps bytes to one id each, without merges."""
     by_byte = {bytes([b]): i for b, i in _byte_table(tokenizer).items()}
     return lambda data: [by_byte[bytes([b])] for b in data]
 
@@ -113,7 +113,7 @@ def _byte_table(tokenizer: PreTrainedTokenizerFast) -> dict[int, int]:
 
 
 class Zoo:
-    """A folder and reference weights for each configuration, made once."""
+    """A folder and reference weights for each configuration, created once."""
 
     def __init__(self, root: Path, tokenizer: PreTrainedTokenizerFast) -> None:
         self._root = root
@@ -129,7 +129,7 @@ class Zoo:
         return folder
 
     def reference(self, name: str) -> Any:
-        """The plain transformers model, float32, with random weights from a fixed seed."""
+        """Return the plain transformers model, float32, with random weights from a fixed seed."""
         if name not in self._references:
             torch.manual_seed(7)
             config = CONFIGURATIONS[name]()
@@ -140,7 +140,11 @@ class Zoo:
     def engine(
         self, name: str, max_sequences: int = 8, prefill_tokens: int = 64, pages: int | None = None
     ) -> TorchEngine:
-        """With the reference's weights, version 1. pages: of its cache; None: as many as it likes."""
+        """Return an engine with the reference's weights as version 1.
+
+        Args:
+            pages: Cache pages; None: unlimited.
+        """
         engine = TorchEngine.create(
             self.folder(name),
             engine_spec.TorchEngine(
@@ -169,7 +173,9 @@ Run = Callable[..., dict[tuple[str, int], GeneratedSample]]
 
 @pytest.fixture(scope="session")
 def run_all() -> Run:
-    """Add the requests, step until idle: samples by (request id, index). Fails rather than step for ever."""
+    """Add the requests and step until idle. Return samples by (request id, index). Fails instead of stepping
+    for ever.
+    """
 
     def run(
         engine: TorchEngine, *requests: GenerationRequest, steps: int = 2000
@@ -191,8 +197,9 @@ def run_all() -> Run:
 
 @pytest.fixture
 def successor_engine(zoo: Zoo) -> Callable[[dict[int, int]], TorchEngine]:
-    """An engine whose greedy response follows a map from each token to the next: embeddings are one-hot,
-    attention and MLP add nothing, and the head holds the map."""
+    """Return an engine whose greedy response follows a map from each token to the next: embeddings are
+    one-hot, attention and MLP add nothing, and the head holds the map.
+    """
 
     def make(successor: dict[int, int]) -> TorchEngine:
         folder = zoo.folder("llama-gqa").with_name("successor")

@@ -1,4 +1,4 @@
-"""Who enters, without a model: rows, pages and the tokens of a pass."""
+"""Admission without a model: limits of rows, pages and prefill tokens."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def entry(name: str, prompt: int, samples: int, arrival: int, first_token: int =
 
 
 class Site:
-    """A line, and what `Schedule` does with the parts as far as the line sees it."""
+    """A wait queue, and the part of the scheduler that applies chunks to it."""
 
     def __init__(self, *entries: Entry, limit: int = ROOMY) -> None:
         self.cache = PageCache(limit)
@@ -38,7 +38,7 @@ class Site:
         return parts
 
     def admitted(self, rows: int, tokens: int) -> list[tuple[str, int, int, int]]:
-        """(name, first and last token computed, samples that enter)."""
+        """Return (name, first and last computed token, samples that start)."""
         parts = self.admit(rows, tokens)
         return [(p.entry.group.request.request_id, p.start, p.end, p.entering) for p in parts]
 
@@ -52,8 +52,9 @@ def test_first_come_first_served_up_to_the_rows() -> None:
     assert (site.line.samples(), site.admitted(9, 100)) == (0, [])
 
 
-def test_longer_prompts_come_in_parts_and_nobody_overtakes_them() -> None:
-    """Nine tokens a pass: four, and five of the next; then its other twelve, of which three are left over."""
+def test_long_prompts_are_chunked_and_not_overtaken() -> None:
+    """Nine tokens per pass: four, and five of the next; then its other twelve, of which three are left over.
+    """
     site = Site(entry("a", 4, 1, 0), entry("long", 17, 5, 1, 50), entry("c", 4, 1, 2, 99))
     assert site.admitted(9, 9) == [("a", 0, 4, 1), ("long", 0, 5, 0)]
     assert site.admitted(9, 9) == [("long", 5, 14, 0)]
@@ -66,8 +67,8 @@ def test_a_computed_prompt_costs_no_tokens() -> None:
     assert site.admitted(9, 9) == [("a", 9, 9, 2), ("b", 0, 9, 1)]
 
 
-def test_each_sample_but_the_last_has_a_page_of_its_own() -> None:
-    """20 tokens: a full page that all share, and one with four of which each needs its own."""
+def test_each_sample_but_the_last_copies_the_last_page() -> None:
+    """20 tokens: a full page that all share, and one with four tokens of which each sample needs a copy."""
     site = Site(entry("a", 20, 4, 0))
     (first,) = site.admit(2, 100)
     assert (len(first.own), first.gives, site.cache.used) == (2, False, 4)
@@ -81,9 +82,10 @@ def test_full_pages_need_no_copy() -> None:
     assert (len(part.own), part.gives) == (0, True)
 
 
-def test_the_same_beginning_is_computed_once() -> None:
-    """40 tokens, of which b has 35 and then others: two full pages, shared within the same pass. c begins
-    alike up to the end of a page, whose last token is still to be computed."""
+def test_shared_prefix_is_computed_once() -> None:
+    """40 tokens, of which b shares 35: two full pages, shared within the same pass. c shares exactly full
+    pages, but its last token must still be computed.
+    """
     b = entry("b", 40, 1, 1)
     b.tokens[35:] = 7
     site = Site(entry("a", 40, 1, 0), b, entry("c", 32, 1, 2))
@@ -91,16 +93,17 @@ def test_the_same_beginning_is_computed_once() -> None:
     assert site.cache.used == 3 + 1 + 1
 
 
-def test_nobody_shares_what_is_not_computed_yet() -> None:
-    """Of a's 40 tokens, 20 are computed in the first pass; b, of the same text, comes after it is done."""
+def test_uncomputed_prefix_is_not_shared() -> None:
+    """Of a's 40 tokens, 20 are computed in the first pass; b, with the same text, starts after a is done."""
     site = Site(entry("a", 40, 1, 0), entry("b", 40, 1, 1))
     assert site.admitted(9, 20) == [("a", 0, 20, 0)]
     assert site.admitted(9, 30) == [("a", 20, 40, 1), ("b", 32, 40, 1)]
 
 
-def test_who_comes_leaves_a_page_for_each_that_runs() -> None:
-    """Two run. Of six pages they have two; b needs one, one for its first token, and two stay free for the
-    others. With a cache of five it waits."""
+def test_admission_leaves_a_page_for_each_running_sequence() -> None:
+    """Two sequences run. Of six pages they have two; b needs one, one for its first token, and two stay free
+    for the others. With a cache of five it waits.
+    """
     for limit, enters in ((6, True), (5, False)):
         site = Site(entry("a", 16, 1, 0), entry("a2", 16, 1, 1, 50), limit=limit)
         assert len(site.admit(9, 100)) == 2
@@ -108,9 +111,10 @@ def test_who_comes_leaves_a_page_for_each_that_runs() -> None:
         assert bool(site.admitted(9, 100)) is enters
 
 
-def test_pages_that_rest_are_no_room_for_who_uses_them() -> None:
-    """One runs, with one page. b has two pages of three at rest, needs another, one for its first token, and
-    one stays free: with its own two, and the one that is used, six in all."""
+def test_reused_unused_pages_do_not_count_as_free() -> None:
+    """One sequence runs, with one page. b reuses two of three unused pages, needs another, one for its first
+    token, and one stays free: with its own two, and the one in use, six in all.
+    """
     for limit, enters in ((6, True), (5, False)):
         b = entry("b", 40, 1, 1)
         site = Site(entry("a", 16, 1, 0, 99), limit=limit)
@@ -122,24 +126,26 @@ def test_pages_that_rest_are_no_room_for_who_uses_them() -> None:
         assert site.admitted(9, 100) == ([("b", 32, 40, 1)] if enters else [])
 
 
-def test_the_first_enters_whatever_is_left() -> None:
-    """Three pages are just enough; a cache of two would never do, and is refused before."""
+def test_first_entry_may_take_all_pages() -> None:
+    """Three pages just suffice; a cache of two never would, and the request is refused earlier."""
     site = Site(entry("a", 48, 1, 0), limit=3)
     assert site.admitted(9, 100) == [("a", 0, 48, 1)]
 
 
-def test_as_many_samples_enter_as_there_are_pages_for() -> None:
-    """20 tokens in two of five pages; three samples enter with a page of their own each, the rest waits with
-    the prompt's."""
+def test_samples_start_as_far_as_pages_are_available() -> None:
+    """20 tokens in two of five pages; three samples start with a copied page each, the others wait with the
+    prompt's.
+    """
     site = Site(entry("a", 20, 9, 0), limit=5)
     (part,) = site.admit(9, 100)
     assert (part.entering, len(part.own), part.gives, site.cache.available) == (3, 3, False, 0)
     assert site.admit(6, 100) == []
 
 
-def test_without_a_page_to_copy_to_one_sample_takes_the_prompts_own() -> None:
-    """Two pages in all: each of three samples has them alone, and the prompt is computed again for the
-    next; its full page may still be there."""
+def test_without_a_free_page_one_sample_takes_the_prompts_page() -> None:
+    """Two pages in all: each of three samples uses them alone, and the prompt is recomputed for the next; its
+    full page may still be cached.
+    """
     site = Site(entry("a", 20, 3, 0), limit=2)
     for first, computed in ((0, 0), (1, 16), (2, 16)):
         (part,) = site.admit(9, 100)
@@ -149,7 +155,7 @@ def test_without_a_page_to_copy_to_one_sample_takes_the_prompts_own() -> None:
         site.cache.release(np.array([0, 1], np.int32))
 
 
-def test_the_oldest_comes_first_whenever_it_came_into_the_line() -> None:
+def test_oldest_entry_is_first_regardless_of_insertion() -> None:
     site = Site(entry("c", 1, 1, 2), entry("a", 1, 1, 0), entry("b", 1, 1, 1))
     assert [each.group.request.request_id for each in site.line] == ["a", "b", "c"]
     assert [each.group.request.request_id for each in site.line.of("b")] == ["b"]
@@ -158,6 +164,6 @@ def test_the_oldest_comes_first_whenever_it_came_into_the_line() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 5])
-def test_a_part_of_a_prompt_needs_a_row_to_begin_with(rows: int) -> None:
+def test_prompt_chunk_needs_a_free_row(rows: int) -> None:
     site = Site(entry("a", 4, 5, 0), entry("b", 4, 1, 1, 50))
     assert len(site.admit(rows, 100)) == 1

@@ -1,4 +1,4 @@
-"""A model that computes with memory that is not its own: nobody writes to that."""
+"""Weights that are views of shared memory: the model never writes to it."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Lasting:
-    """Named tensors as a transfer hands them out."""
+    """Named tensors as a weight transfer yields them."""
 
     def __init__(self, tensors: dict[str, Tensor], lasts: bool = True) -> None:
         self.tensors = tensors
@@ -29,7 +29,7 @@ class Lasting:
 
 
 class Tied(nn.Module):
-    """head is embed; norm is a vector."""
+    """A model with head tied to embed; norm is a vector."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def weights(seed: int, dtype: torch.dtype = torch.float32, lasts: bool = True) -
 
 
 def logits(tensors: dict[str, Tensor]) -> Tensor:
-    """By hand."""
+    """Compute the expected logits directly."""
     embed, middle, bias, shift = (tensors[name] for name in NAMES)
     return (embed @ middle.T + bias + shift) @ embed.T
 
@@ -70,7 +70,7 @@ def addresses(module: nn.Module) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
-def test_lasting_weights_are_computed_with_where_they_are(mode: type[torch.no_grad]) -> None:
+def test_persistent_weights_are_adopted(mode: type[torch.no_grad]) -> None:
     model, given = Tied(), weights(1)
     taking = CheckpointWeights(model)
     with mode():
@@ -86,7 +86,7 @@ def test_lasting_weights_are_computed_with_where_they_are(mode: type[torch.no_gr
 
 
 @pytest.mark.parametrize("then", ["does not last", "another precision"])
-def test_what_is_copied_afterwards_goes_to_memory_of_the_models_own(then: str) -> None:
+def test_later_copies_go_to_the_models_own_memory(then: str) -> None:
     model, given = Tied(), weights(1)
     taking = CheckpointWeights(model)
     taking.take(given)
@@ -101,7 +101,7 @@ def test_what_is_copied_afterwards_goes_to_memory_of_the_models_own(then: str) -
     assert addresses(model) == own
 
 
-def test_weights_that_cannot_be_used_as_they_are_are_copied() -> None:
+def test_unusable_weights_are_copied() -> None:
     model = Tied()
     taking = CheckpointWeights(model)
     own = addresses(model)
@@ -121,7 +121,7 @@ def test_plain_tensors_are_copied() -> None:
     assert torch.allclose(model(TOKENS), logits(given.tensors))
 
 
-def test_a_refused_version_is_replaced_by_the_next() -> None:
+def test_refused_version_is_replaced_by_the_next() -> None:
     model, given = Tied(), weights(1)
     taking = CheckpointWeights(model)
     with pytest.raises(ValueError, match="3 of 4 did not come"):
@@ -140,7 +140,7 @@ def adapter(seed: int) -> dict[str, Tensor]:
     }
 
 
-def test_an_adapter_is_merged_beside_the_base() -> None:
+def test_adapter_is_merged_outside_the_base() -> None:
     model, given = Tied(), weights(1)
     taking, adapted = CheckpointWeights(model), AdaptedWeights(model)
     taking.take(given)
@@ -161,7 +161,7 @@ def test_an_adapter_is_merged_beside_the_base() -> None:
     assert given.untouched and second.untouched
 
 
-def test_an_adapter_that_does_not_fit_leaves_the_weights() -> None:
+def test_invalid_adapter_leaves_the_weights() -> None:
     model, given = Tied(), weights(1)
     CheckpointWeights(model).take(given)
     wrong = {

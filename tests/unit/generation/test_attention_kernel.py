@@ -22,7 +22,7 @@ WIDTHS = [(8, 8), (12, 4)]
 def defined(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, window: int | None
 ) -> torch.Tensor:
-    """One sequence's [heads, width] at its last position, over [context, key heads, width]."""
+    """Compute one sequence's [heads, width] at its last position, over [context, key heads, width]."""
     q, k, v = q.double(), k.double(), v.double()
     if window is not None:
         k, v = k[-window:], v[-window:]
@@ -55,7 +55,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=40, deadline=None)
 @given(case=cases())
-def test_every_new_token_sees_what_was_before_it(case: dict[str, Any]) -> None:
+def test_every_new_token_sees_its_context(case: dict[str, Any]) -> None:
     rng = np.random.default_rng(case["seed"])
     torch.manual_seed(case["seed"])
     lengths, earlier = np.array(case["lengths"]), np.array(case["earlier"])
@@ -104,8 +104,8 @@ def test_every_new_token_sees_what_was_before_it(case: dict[str, Any]) -> None:
         torch.testing.assert_close(found[token].double(), expected, atol=tolerance, rtol=tolerance)
 
 
-def test_a_number_that_is_none_shows() -> None:
-    """NaN or infinity among the keys that a token looks at makes its result NaN, and that of no other."""
+def test_nan_and_infinity_propagate() -> None:
+    """NaN or infinity among the keys of a token makes its result NaN, and that of no other."""
     for wrong in (torch.nan, torch.inf):
         cache = PagedCache({0: LayerShape(1, 8, 8)}, torch.float32, CPU)
         cache.reserve(2)
@@ -123,7 +123,7 @@ def test_a_number_that_is_none_shows() -> None:
 
 
 @given(work=st.lists(st.integers(1, 10**7), min_size=1, max_size=40), key_heads=st.integers(1, 9))
-def test_the_threads_parts_are_everything_once(work: list[int], key_heads: int) -> None:
+def test_thread_parts_cover_all_work_once(work: list[int], key_heads: int) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
@@ -142,8 +142,8 @@ def test_the_threads_parts_are_everything_once(work: list[int], key_heads: int) 
     assert [row for first, last in rows for row in range(first, last)] == list(range(len(work)))
 
 
-def test_rows_are_shared_by_what_they_read() -> None:
-    """One row of a million numbers and ten of a hundred thousand: the first for itself."""
+def test_rows_are_split_by_cost() -> None:
+    """One row of a million numbers and ten of a hundred thousand: the first gets its own thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

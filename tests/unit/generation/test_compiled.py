@@ -1,4 +1,4 @@
-"""Compiled functions where nothing can be kept on disk."""
+"""Compiled functions where no cache folder is writable."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ import pytest
 from kubealign_services.compiled import compiled
 
 
-def test_without_a_folder_to_keep_it_in() -> None:
-    """A function without a file has none: as with a source tree, and a home, that cannot be written."""
-    made: dict[str, Any] = {}
-    exec("def double(numbers):\n    for i in range(len(numbers)):\n        numbers[i] *= 2\n", made)
+def test_without_a_cache_folder() -> None:
+    """A function without a file has no cache folder, as with a read-only source tree and home."""
+    namespace: dict[str, Any] = {}
+    exec("def double(numbers):\n    for i in range(len(numbers)):\n        numbers[i] *= 2\n", namespace)
     with pytest.raises(RuntimeError, match="cannot cache"):
-        __import__("numba").njit(cache=True)(made["double"])
+        __import__("numba").njit(cache=True)(namespace["double"])
     numbers = np.arange(3.0)
-    compiled(made["double"])(numbers)
+    compiled(namespace["double"])(numbers)
     assert numbers.tolist() == [0, 2, 4]

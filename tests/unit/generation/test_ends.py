@@ -1,4 +1,4 @@
-"""Sets of end tokens by row."""
+"""Sets of stop tokens by row."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ def test_each_row_has_its_set() -> None:
     assert list(zip(rows.tolist(), tokens.tolist(), strict=True)) == [(0, 3), (0, 7), (3, 5)]
 
 
-def test_a_number_is_free_when_its_last_row_has_left() -> None:
+def test_number_is_free_after_its_last_user() -> None:
     ends = EndSets(10)
     first, again = ends.enter(frozenset((1,))), ends.enter(frozenset((1,)))
     ends.leave(first)
@@ -25,7 +25,7 @@ def test_a_number_is_free_when_its_last_row_has_left() -> None:
     assert ends.pairs(np.array([0]), np.array([first]))[1].tolist() == [9]
 
 
-def test_an_end_that_no_row_can_draw_is_none() -> None:
+def test_tokens_outside_the_vocabulary_are_ignored() -> None:
     ends = EndSets(4)
     number = ends.enter(frozenset((2, 4, 99)))
     assert ends.pairs(np.array([0]), np.array([number]))[1].tolist() == [2]

@@ -1,4 +1,4 @@
-"""An adapter in place of all weights: merged into the base that the last refit brought."""
+"""An adapter instead of all weights: merged into the base of the last refit."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ SCALE = 2.0
 
 
 def adapter(model: Any, ends: tuple[str, ...], seed: int, dora: bool = False) -> dict[str, LowRank]:
-    """Rank 2 for the layers whose names end so."""
+    """Return an adapter of rank 2 for the layers whose names have these endings."""
     generator = torch.Generator().manual_seed(seed)
     found = {}
     for name, module in model.named_modules():
@@ -34,7 +34,7 @@ def named(layers: dict[str, LowRank]) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def merged(model: Any, layers: dict[str, LowRank]) -> dict[str, torch.Tensor]:
-    """All weights, merged here."""
+    """Return all weights, merged in the test."""
     weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     for name, layer in layers.items():
         transposed = not hasattr(model.get_submodule(name), "in_features")
@@ -46,7 +46,7 @@ def merged(model: Any, layers: dict[str, LowRank]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("name", "ends"), [("llama-tied", ("q_proj", "down_proj")), ("gpt2", ("c_attn", "c_proj"))]
 )
-def test_an_adapter_does_what_the_merged_weights_do(
+def test_adapter_equals_merged_weights(
     name: str, ends: tuple[str, ...], dora: bool, zoo: Any
 ) -> None:
     model, engine, other = zoo.reference(name), zoo.engine(name), zoo.engine(name)
@@ -59,8 +59,8 @@ def test_an_adapter_does_what_the_merged_weights_do(
     assert engine.sequence_logprobs(TOKENS) != pytest.approx(base, abs=0.05)
 
 
-def test_a_hundred_versions_leave_no_trace(zoo: Any) -> None:
-    """The last adapter alone decides, to the bit; only what is adapted is held twice."""
+def test_a_hundred_versions_do_not_drift(zoo: Any) -> None:
+    """Only the last adapter counts, bit for bit; only adapted matrices are stored twice."""
     model, engine = zoo.reference("llama-gqa"), zoo.engine("llama-gqa")
     for seed in range(100):
         engine.adapt(named(adapter(model, ("q_proj",), seed)), SCALE, version=seed)
@@ -76,7 +76,7 @@ def test_a_hundred_versions_leave_no_trace(zoo: Any) -> None:
     assert engine.sequence_logprobs(TOKENS) == zoo.engine("llama-gqa").sequence_logprobs(TOKENS)
 
 
-def test_other_weights_are_another_base(zoo: Any) -> None:
+def test_refit_replaces_the_base(zoo: Any) -> None:
     model, engine = zoo.reference("llama-gqa"), zoo.engine("llama-gqa")
     layers = adapter(model, ("q_proj",), 1)
     engine.adapt(named(layers), SCALE, version=2)
@@ -89,7 +89,7 @@ def test_other_weights_are_another_base(zoo: Any) -> None:
     assert engine.sequence_logprobs(TOKENS) == fresh.sequence_logprobs(TOKENS)
 
 
-def test_what_does_not_fit_is_refused_and_the_engine_waits_for_another(zoo: Any) -> None:
+def test_invalid_adapter_is_refused_until_the_next(zoo: Any) -> None:
     model, engine = zoo.reference("llama-gqa"), zoo.engine("llama-gqa")
     layers = adapter(model, ("q_proj",), 1)
     first = next(iter(layers))
@@ -97,8 +97,8 @@ def test_what_does_not_fit_is_refused_and_the_engine_waits_for_another(zoo: Any)
     bad: list[tuple[dict[str, LowRank], str]] = [
         ({"model.layers.9.q_proj": layers[first]}, r"no linear layer 'model\.layers\.9\.q_proj'"),
         ({"model.norm": layers[first]}, r"no linear layer 'model\.norm'"),
-        (layers | {first: LowRank(torch.ones(2, 5), up, None)}, r"\[2, 5\], the layer wants \[2, 32\]"),
-        (layers | {first: LowRank(down, torch.ones(3, 2), None)}, r"\[3, 2\], the layer wants \[32, 2\]"),
+        (layers | {first: LowRank(torch.ones(2, 5), up, None)}, r"\[2, 5\], the layer needs \[2, 32\]"),
+        (layers | {first: LowRank(down, torch.ones(3, 2), None)}, r"\[3, 2\], the layer needs \[32, 2\]"),
     ]
     for each, says in bad:
         with pytest.raises(ValueError, match=says):
@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_refused_and_the_engine_waits_for_another(zoo: Any)
     assert engine.sequence_logprobs(TOKENS) == fresh.sequence_logprobs(TOKENS)
 
 
-def test_no_adapter_before_its_base(zoo: Any) -> None:
+def test_adapter_before_its_base_is_refused(zoo: Any) -> None:
     from kubealign.spec import engines as engine_spec
     from kubealign_services.generation.torch_engine import TorchEngine
 

@@ -1,5 +1,4 @@
-"""A sample is the same whatever ran beside it: any order, any company, any size of the cache, interrupted or
-not."""
+"""Samples are independent of the batch: any order, any company, any cache size, interrupted or not."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ PROMPTS = st.builds(
 
 @dataclass(frozen=True)
 class Arrival:
-    """aborted: the step at which it is forgotten, if any."""
+    """A group's arrival. aborted: the step at which it is aborted, if any."""
 
     step: int
     prompt: tuple[int, ...]
@@ -69,25 +68,25 @@ def facts(sample: GeneratedSample) -> tuple[Any, ...]:
 
 
 def weights(zoo: Any, name: str, version: int) -> list[tuple[str, torch.Tensor]]:
-    """Of the versions after the first: the reference's, larger by a tenth each."""
+    """Return the weights of later versions: the reference's, each larger by a tenth."""
     scale = 0.9 + 0.1 * version
     return [(key, weight.detach() * scale) for key, weight in zoo.reference(name).named_parameters()]
 
 
 def pages_needed(arrivals: list[Arrival]) -> int:
-    """The smallest cache that each of them fits into alone."""
+    """Return the smallest cache that each request fits into alone."""
     return max(pages_for(len(each.prompt) + each.sampling.max_tokens - 1) for each in arrivals)
 
 
 def check_pages(engine: TorchEngine) -> None:
-    """Nobody has more than there is."""
+    """Check that pages in use stay within the limit."""
     cache = engine._schedule.cache
     assert cache.used <= cache.limit and engine._passes.pages <= cache.limit
     assert engine.load().cache_used == cache.used / cache.limit
 
 
 def check_idle(engine: TorchEngine) -> None:
-    """Every page has come back: those that rest are free after a flush."""
+    """Check that every page was released: unused pages are free after a flush."""
     cache = engine._schedule.cache
     assert cache.used == 0
     cache.flush()
@@ -98,7 +97,7 @@ def check_idle(engine: TorchEngine) -> None:
 def made_alone(
     engine: TorchEngine, request: GenerationRequest, versions: list[int], weights: Callable[[int], Any]
 ) -> GeneratedSample:
-    """By an engine that has nothing else to do, which is refitted where the versions change."""
+    """Return the sample of an otherwise idle engine, which is refitted where the versions change."""
     engine.refit(weights(versions[0]), versions[0])
     engine.add(request)
     for made in range(1, 100):
@@ -110,7 +109,7 @@ def made_alone(
 
 
 def plain_logprobs(zoo: Any, name: str, arrival: Arrival, sample: GeneratedSample) -> list[float]:
-    """By transformers, of the weights that each token says."""
+    """Return transformers' log-probabilities, with the weight version of each token."""
     temperature = arrival.sampling.temperature or 1.0
     ids = torch.tensor([[*arrival.prompt, *sample.tokens]])
     model = zoo.reference(name)
@@ -139,7 +138,7 @@ def plain_logprobs(zoo: Any, name: str, arrival: Arrival, sample: GeneratedSampl
     prefill_tokens=st.integers(1, 60),
     spare_pages=st.sampled_from([0, 0, 1, 3, 8, 100]),
 )
-def test_any_order_any_company(
+def test_samples_are_independent_of_the_batch(
     name: str,
     arrivals: list[Arrival],
     refits: dict[int, InFlight],
@@ -150,7 +149,8 @@ def test_any_order_any_company(
     run_all: Callable[..., Any],
 ) -> None:
     """Groups arrive and are aborted while others run, in engines of many sizes, which are refitted; each
-    sample equals the one made alone, with the weights that it says."""
+    sample equals the one generated alone, with its recorded weight versions.
+    """
     engine = zoo.engine(name, max_sequences, prefill_tokens, pages_needed(arrivals) + spare_pages)
     together: Samples = {}
     version, continued = 1, False
@@ -192,7 +192,7 @@ def test_any_order_any_company(
     assert not together
 
 
-def test_seeds_make_samples(zoo: Any, run_all: Callable[..., Any]) -> None:
+def test_seeds_determine_samples(zoo: Any, run_all: Callable[..., Any]) -> None:
     engine = zoo.engine("llama-gqa")
     samples = run_all(engine, GenerationRequest("r", (1, 2, 3), (11, 12, 11), SamplingParameters(10)))
     assert samples["r", 0].tokens == samples["r", 2].tokens != samples["r", 1].tokens

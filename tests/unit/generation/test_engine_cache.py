@@ -1,5 +1,4 @@
-"""What the engine computes, and what it finds computed: shared beginnings, prompts in parts, pages given
-back."""
+"""Computation and reuse in the engine: shared prefixes, chunked prompts, preemption."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -25,14 +24,20 @@ def request(
     least: int | None = None,
     **more: Any,
 ) -> GenerationRequest:
-    """Of a length alone: it makes as many tokens as it may. prompt: its tokens, or how many."""
+    """Return a request that generates exactly its maximum number of tokens.
+
+    Args:
+        prompt: Its tokens, or their number.
+    """
     tokens = tuple(range(20, 20 + prompt)) if isinstance(prompt, int) else prompt
     sampling = SamplingParameters(most, min_tokens=most if least is None else least, **more)
     return GenerationRequest(name, tokens, seeds or (1,), sampling)
 
 
 class Watched:
-    """What is handed to an engine's passes: by pass, how many run and the parts' tokens."""
+    """Records the input of an engine's passes: for each pass, the number of running rows and the chunks'
+    tokens.
+    """
 
     def __init__(self, engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passes: list[tuple[int, list[int]]] = []
@@ -54,7 +59,7 @@ def tokens_of(samples: Any) -> dict[Any, list[int]]:
 
 
 def test_a_groups_prompt_is_computed_once(zoo: Any, run_all: Run) -> None:
-    """Also where the group enters in parts: ten samples through four rows."""
+    """Also where the group starts gradually: ten samples through four rows."""
     engine = zoo.engine("llama-gqa", max_sequences=4)
     samples = run_all(engine, request("r", 17, *range(10)))
     assert len(samples) == 10
@@ -71,11 +76,12 @@ def test_several_prompts_are_one_pass(zoo: Any, monkeypatch: pytest.MonkeyPatch)
     assert watched.passes == [(0, [3, 5, 4]), (3, [])]
 
 
-def test_long_prompts_come_in_parts_beside_what_runs(
+def test_long_prompts_are_chunked_while_others_run(
     zoo: Any, run_all: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fifty tokens, twenty a pass; the running one has a token of every pass, and the last ten leave room
-    for the whole of the next prompt."""
+    """Fifty tokens, twenty per pass; the running sequence takes one token of every pass, and the last ten
+    leave room for the whole next prompt.
+    """
     engine = zoo.engine("llama-gqa", prefill_tokens=20)
     watched = Watched(engine, monkeypatch)
     engine.add(request("runs", (1, 2), most=8))
@@ -93,10 +99,12 @@ def test_long_prompts_come_in_parts_beside_what_runs(
     assert tokens_of(run_all(zoo.engine("llama-gqa", prefill_tokens=7), long)) == tokens_of(apart)
 
 
-def test_the_same_beginning_is_found_in_the_same_pass_and_later(
+def test_shared_prefix_is_found_in_the_same_pass_and_later(
     zoo: Any, run_all: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """40 tokens, of which two full pages; other ends. The third comes when the first two have gone."""
+    """40 tokens, of which two full pages; different ends. The third request arrives after the first two have
+    ended.
+    """
     first, second, third = (
         request(name, (*range(20, 57), *end))
         for name, end in (("a", (1, 2, 3)), ("b", (4, 5, 6)), ("c", (7, 8, 9)))
@@ -114,8 +122,9 @@ def test_the_same_beginning_is_found_in_the_same_pass_and_later(
 
 
 @pytest.mark.parametrize(("made", "reused"), [(30, 32), (23, 32), (22, 16)])
-def test_the_next_turn_begins_where_the_last_ended(made: int, reused: int, zoo: Any, run_all: Run) -> None:
-    """10 tokens and those made, of which the last was never looked at: of 32 in all, one page is full."""
+def test_next_turn_reuses_the_previous_one(made: int, reused: int, zoo: Any, run_all: Run) -> None:
+    """10 tokens and the generated ones, of which the last was never computed: of 32 in all, one page is full.
+    """
     engine = zoo.engine("llama-gqa")
     turn = request("one", 10, most=made)
     said = run_all(engine, turn)["one", 0].tokens
@@ -127,8 +136,8 @@ def test_the_next_turn_begins_where_the_last_ended(made: int, reused: int, zoo: 
 
 
 @pytest.mark.parametrize("kind", [*InFlight])
-def test_nothing_is_found_after_other_weights(kind: InFlight, zoo: Any, run_all: Run) -> None:
-    """Nor is what continues found when it has ended: its pages are of both."""
+def test_refit_invalidates_the_cache(kind: InFlight, zoo: Any, run_all: Run) -> None:
+    """The pages of a sample that continued are not found either: they belong to both versions."""
     engine = zoo.engine("llama-gqa")
     run_all(engine, request("a", 40))
     if kind is not InFlight.DRAIN:
@@ -152,8 +161,8 @@ def test_nothing_is_found_after_other_weights(kind: InFlight, zoo: Any, run_all:
     assert later["c", 0].tokens == run_all(fresh, request("c", 40))["c", 0].tokens
 
 
-def test_the_youngest_gives_its_pages_back_and_is_computed_again(zoo: Any, run_all: Run) -> None:
-    """Three of 16 + 40 tokens, four pages each in the end, in a cache of seven."""
+def test_youngest_sample_is_preempted_and_recomputed(zoo: Any, run_all: Run) -> None:
+    """Three samples of 16 + 40 tokens, four pages each in the end, in a cache of seven."""
     requests = [request(name, (i, *range(1, 16)), i, most=40) for i, name in enumerate("abc")]
     engine = zoo.engine("llama-gqa", pages=7)
     for each in requests:
@@ -176,8 +185,8 @@ def test_the_youngest_gives_its_pages_back_and_is_computed_again(zoo: Any, run_a
     assert roomy.load().preemptions == 0
 
 
-def test_a_cache_that_holds_one_sample_makes_a_whole_group(zoo: Any, run_all: Run) -> None:
-    """20 + 12 tokens need two pages, which is all that there is."""
+def test_cache_for_one_sample_generates_a_group(zoo: Any, run_all: Run) -> None:
+    """20 + 12 tokens need two pages, the whole cache."""
     group = request("r", 20, *range(5), most=12)
     engine = zoo.engine("llama-gqa", pages=2)
     samples = run_all(engine, group)
@@ -185,8 +194,8 @@ def test_a_cache_that_holds_one_sample_makes_a_whole_group(zoo: Any, run_all: Ru
     assert engine._passes.pages == 2
 
 
-def test_what_never_fits_is_refused(zoo: Any, run_all: Run) -> None:
-    """20 + 14 - 1 tokens need three pages of 4,096 bytes; the last token takes no place."""
+def test_request_larger_than_the_cache_is_refused(zoo: Any, run_all: Run) -> None:
+    """20 + 14 - 1 tokens need three pages of 4,096 bytes; the last token needs no slot."""
     engine = zoo.engine("llama-gqa", pages=2)
     with pytest.raises(
         RequestRefused, match=r"request 'r': a prompt of 20 tokens and max_tokens 14 .*cacheGib"
@@ -202,9 +211,10 @@ def test_a_cache_of_no_page_is_an_error(zoo: Any) -> None:
         TorchEngine.create(zoo.folder("llama-gqa"), spec)
 
 
-def test_memory_stays_what_the_running_sequences_need(zoo: Any, run_all: Run) -> None:
-    """Sixty samples of 20 tokens through an engine of four: each leaves a full page to rest, and they take no
-    more storage than may always rest, here sixteen pages."""
+def test_storage_is_bounded_by_running_sequences(zoo: Any, run_all: Run) -> None:
+    """Sixty samples of 20 tokens through an engine of four: each leaves a full unused page, and storage stays
+    within the pages that are always kept, here sixteen.
+    """
     engine = zoo.engine("llama-gqa", max_sequences=4)
     engine._schedule.cache._least = 16
     run_all(engine, *(request(str(i), (i, 1, 2), i, 100 + i, most=17) for i in range(30)))
@@ -212,7 +222,7 @@ def test_memory_stays_what_the_running_sequences_need(zoo: Any, run_all: Run) ->
     assert engine._passes.pages == 32
 
 
-def test_a_pass_that_fails_leaves_what_ran_to_be_computed_again(
+def test_failed_pass_recomputes_running_sequences(
     zoo: Any, run_all: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = request("r", 20, 1, 2, most=12)
@@ -230,8 +240,8 @@ def test_a_pass_that_fails_leaves_what_ran_to_be_computed_again(
     assert tokens_of(run_all(engine)) == tokens_of(run_all(zoo.engine("llama-gqa"), group))
 
 
-def test_storage_that_was_given_back_is_not_looked_at(zoo: Any, run_all: Run) -> None:
-    """Whoever shares the accelerator may have had it meanwhile."""
+def test_released_storage_is_not_read(zoo: Any, run_all: Run) -> None:
+    """Another tenant of the accelerator may have overwritten it."""
     engine = zoo.engine("llama-gqa")
     before = run_all(engine, request("r", 40))
     engine._passes._cache.clear()
@@ -245,11 +255,12 @@ def test_storage_that_was_given_back_is_not_looked_at(zoo: Any, run_all: Run) ->
 
 
 @pytest.mark.parametrize("place", [1, 2, 3, 4, 5, 8, 9])
-def test_stop_strings_found_late_leave_no_trace(
+def test_tokens_after_a_late_stop_string_are_dropped(
     place: int, successor_engine: Callable[..., Any], byte_ids: Callable[[bytes], list[int]], run_all: Run
 ) -> None:
-    """They are looked for at every fourth token: whatever came after is gone from tokens, text and numbers.
-    q leads to w, and so on; the stop is the letter at `place`."""
+    """Stop strings are searched at every fourth token: later tokens are removed from tokens, text and
+    log-probabilities. q leads to w, and so on; the stop is the letter at `place`.
+    """
     word = b"qwertyuiop"
     ids = byte_ids(word)
     engine = successor_engine(dict(pairwise(ids)))
@@ -261,9 +272,10 @@ def test_stop_strings_found_late_leave_no_trace(
     assert engine.load().generated_tokens == min(9, -(-place // 4) * 4)
 
 
-def test_what_continues_looks_at_what_it_has(zoo: Any, run_all: Run) -> None:
-    """Greedy, 20 tokens and 8 more, then with other weights: transformers does the same with its own cache,
-    in which the first 27 tokens are of the old ones."""
+def test_continuing_samples_keep_their_cache(zoo: Any, run_all: Run) -> None:
+    """Greedy, 20 tokens and 8 more with other weights: transformers does the same with its own cache, in
+    which the first 27 tokens are of the old weights.
+    """
     engine = zoo.engine("llama-gqa")
     old, new = zoo.reference("llama-gqa"), deepcopy(zoo.reference("llama-gqa"))
     with torch.no_grad():
@@ -284,8 +296,8 @@ def test_what_continues_looks_at_what_it_has(zoo: Any, run_all: Run) -> None:
     assert sample.versions == [1] * 8 + [2] * 8
 
 
-def test_after_a_refit_that_failed_what_ran_is_computed_again(zoo: Any, run_all: Run) -> None:
-    """As if it had been interrupted, though it was to continue: nobody knows what the weights were."""
+def test_failed_refit_recomputes_running_sequences(zoo: Any, run_all: Run) -> None:
+    """The same as for Interrupt, although the mode was Continue: the state of the weights is unknown."""
     weights = [
         (name, 1.2 * weight.detach()) for name, weight in zoo.reference("llama-gqa").named_parameters()
     ]

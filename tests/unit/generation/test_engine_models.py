@@ -1,4 +1,4 @@
-"""The engine's numbers against plain transformers, for each kind of model."""
+"""The engine's log-probabilities and samples against plain transformers, for each kind of model."""
 
 import math
 from collections.abc import Callable
@@ -27,22 +27,23 @@ PROMPTS = [(5, 9, 200), tuple(range(30, 47)), (77,), (8, 8, 8, 8)]
 
 
 def generation(**settings: Any) -> Any:
-    """Transformers' own settings of `generate`."""
+    """Return transformers' own settings of `generate`."""
     make: Callable[..., Any] = GenerationConfig
     return make(**settings)
 
 
 def plain_logits(model: Any, tokens: list[int]) -> torch.Tensor:
-    """[tokens, vocabulary] of an ordinary forward pass."""
+    """Return logits [tokens, vocabulary] of an ordinary forward pass."""
     with torch.no_grad():
         logits: torch.Tensor = model(torch.tensor([tokens]), use_cache=False).logits[0]
     return logits
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_greedy_is_what_transformers_generates(name: str, zoo: Any, run_all: Callable[..., Any]) -> None:
-    """Four prompts of different lengths together, 20 tokens each, well past the sliding window where there is
-    one."""
+def test_greedy_equals_transformers_generate(name: str, zoo: Any, run_all: Callable[..., Any]) -> None:
+    """Four prompts of different lengths in one batch, 20 tokens each, well beyond the sliding window where
+    there is one.
+    """
     engine, reference = zoo.engine(name), zoo.reference(name)
     sampling = SamplingParameters(max_tokens=20, temperature=0)
     samples = run_all(engine, *(GenerationRequest(str(i), p, (0,), sampling) for i, p in enumerate(PROMPTS)))
@@ -55,7 +56,7 @@ def test_greedy_is_what_transformers_generates(name: str, zoo: Any, run_all: Cal
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_logprobs_are_those_of_a_plain_forward_pass(name: str, zoo: Any, run_all: Callable[..., Any]) -> None:
+def test_logprobs_equal_a_plain_forward_pass(name: str, zoo: Any, run_all: Callable[..., Any]) -> None:
     engine, reference = zoo.engine(name), zoo.reference(name)
     sampling = SamplingParameters(max_tokens=16, temperature=0.7, min_tokens=16)
     samples = run_all(
@@ -74,8 +75,7 @@ def test_logprobs_are_those_of_a_plain_forward_pass(name: str, zoo: Any, run_all
 
 
 def test_behaviour_logprobs_against_an_independent_computation(zoo: Any, run_all: Callable[..., Any]) -> None:
-    """Temperature, then the k likeliest, then the fewest of those that hold p, in plain Python over the
-    reference's logits."""
+    """Temperature, then top-k, then top-p, in plain Python over the reference's logits."""
     engine, reference = zoo.engine("llama-gqa"), zoo.reference("llama-gqa")
     prompt, temperature, k, p = [4, 5, 6], 1.3, 12, 0.8
     sampling = SamplingParameters(max_tokens=12, min_tokens=12, temperature=temperature, top_k=k, top_p=p)
@@ -96,8 +96,8 @@ def test_behaviour_logprobs_against_an_independent_computation(zoo: Any, run_all
             )
 
 
-def test_min_tokens_is_transformers_min_new_tokens(zoo: Any, run_all: Callable[..., Any]) -> None:
-    """With an end that the model likes best from the first token on."""
+def test_min_tokens_equals_transformers_min_new_tokens(zoo: Any, run_all: Callable[..., Any]) -> None:
+    """With an end token that is the model's likeliest token from the start."""
     engine, reference = zoo.engine("llama-gqa"), zoo.reference("llama-gqa")
     free = run_all(engine, GenerationRequest("free", (5, 9, 200), (0,), SamplingParameters(8, temperature=0)))
     liked = free["free", 0].tokens[0]
@@ -142,13 +142,13 @@ def test_min_tokens_is_transformers_min_new_tokens(zoo: Any, run_all: Callable[.
     ],
     ids=lambda value: value if isinstance(value, str) else value.model_type,
 )
-def test_what_cannot_be_honoured_is_refused(config: Any, message: str) -> None:
+def test_unsupported_models_are_refused(config: Any, message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
         CausalModel(config, torch.float32, torch.device("cpu"))
 
 
-def test_an_inherited_end_that_is_text_is_refused(tmp_path: Any, tokenizer: PreTrainedTokenizerFast) -> None:
-    """LlamaConfig's own default end is id 2, a letter in this tokenizer."""
+def test_inherited_end_token_that_is_text_is_refused(tmp_path: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    """LlamaConfig's own default end token is id 2, a letter in this tokenizer."""
     generation(eos_token_id=2).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"generation_config.json, eos_token_id: 2 .* 270 \('<eos>'\)"):
         end_tokens(tmp_path, LlamaConfig(), tokenizer)

@@ -18,7 +18,7 @@ def weights(zoo: Any, name: str = "llama-gqa", scale: float = 1.0) -> dict[str, 
     return {key: weight.detach() * scale for key, weight in zoo.reference(name).named_parameters()}
 
 
-def test_new_weights_make_new_samples_and_the_old_ones_the_old(zoo: Any, run_all: Callable[..., Any]) -> None:
+def test_samples_follow_the_weights(zoo: Any, run_all: Callable[..., Any]) -> None:
     engine = zoo.engine("llama-gqa")
     places = [weight.data_ptr() for weight in engine._passes.model.module.parameters()]
     first = run_all(engine, REQUEST)
@@ -60,7 +60,7 @@ def test_nothing_is_generated_before_the_first_refit(zoo: Any) -> None:
     ],
     ids=["unknown", "missing", "shape", "dtype"],
 )
-def test_weights_that_do_not_fit_are_refused_and_the_engine_waits_for_others(
+def test_invalid_weights_are_refused_until_the_next_refit(
     change: Callable[[dict[str, torch.Tensor]], object], message: str, zoo: Any, run_all: Callable[..., Any]
 ) -> None:
     engine = zoo.engine("llama-gqa")
@@ -76,7 +76,7 @@ def test_weights_that_do_not_fit_are_refused_and_the_engine_waits_for_others(
     assert {k: s.tokens for k, s in run_all(engine).items()} == expected
 
 
-def test_tied_weights_come_once_by_either_name(zoo: Any) -> None:
+def test_tied_weights_are_loaded_once_by_either_name(zoo: Any) -> None:
     engine = zoo.engine("llama-tied")
     tied = weights(zoo, "llama-tied")
     assert "lm_head.weight" not in tied
@@ -98,8 +98,8 @@ def test_no_refit_while_sequences_run(zoo: Any, run_all: Callable[..., Any]) -> 
     assert len(run_all(engine)) == 2
 
 
-def test_a_held_prompt_does_not_outlive_its_weights(zoo: Any, run_all: Callable[..., Any]) -> None:
-    """One sample of two has ended; the other is made with the new weights, from the prompt on."""
+def test_cached_prompt_does_not_survive_a_refit(zoo: Any, run_all: Callable[..., Any]) -> None:
+    """One of two samples has ended; the other is generated with the new weights, from the prompt on."""
     engine = zoo.engine("llama-gqa", max_sequences=1)
     request = GenerationRequest("r", (5, 6, 7), (1, 2), SamplingParameters(1))
     engine.add(request)
@@ -113,7 +113,7 @@ def test_a_held_prompt_does_not_outlive_its_weights(zoo: Any, run_all: Callable[
     assert late.versions == [2]
 
 
-def test_weights_that_are_not_numbers_are_told(zoo: Any, run_all: Callable[..., Any]) -> None:
+def test_nan_weights_are_reported(zoo: Any, run_all: Callable[..., Any]) -> None:
     engine = zoo.engine("llama-gqa")
     engine.refit(weights(zoo, scale=torch.nan).items(), version=2)
     engine.add(REQUEST)
@@ -124,8 +124,8 @@ def test_weights_that_are_not_numbers_are_told(zoo: Any, run_all: Callable[..., 
     assert len(run_all(engine, REQUEST)) == 2
 
 
-def test_bfloat16_takes_float32_weights_and_stays_near(zoo: Any, run_all: Callable[..., Any]) -> None:
-    """Half the mantissa is gone: eight bits, hence a few hundredths of a nat on logits of this size."""
+def test_bfloat16_engine_accepts_float32_weights(zoo: Any, run_all: Callable[..., Any]) -> None:
+    """bfloat16 has eight significant bits: a few hundredths of a nat on logits of this size."""
     engine = TorchEngine.create(
         zoo.folder("llama-gqa"), engine_spec.TorchEngine(precision=Precision.BFLOAT16)
     )
@@ -136,6 +136,6 @@ def test_bfloat16_takes_float32_weights_and_stays_near(zoo: Any, run_all: Callab
 
 
 @pytest.mark.parametrize("tokens", [[1], [1] * 97, [1, 276]])
-def test_a_canary_that_does_not_fit_is_refused(tokens: list[int], zoo: Any) -> None:
+def test_invalid_canary_is_refused(tokens: list[int], zoo: Any) -> None:
     with pytest.raises(ValueError, match="tokens"):
         zoo.engine("llama-gqa").sequence_logprobs(tokens)

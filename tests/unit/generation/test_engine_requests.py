@@ -1,4 +1,4 @@
-"""How responses end, what is refused, and what abort frees."""
+"""Ends of responses, refused requests, and resources freed by abort."""
 
 import math
 from collections.abc import Callable
@@ -19,13 +19,14 @@ GREEDY = SamplingParameters(max_tokens=12, temperature=0)
 
 
 def spelling(data: list[int]) -> dict[int, int]:
-    """Each token of a sequence without repetitions leads to the next."""
+    """Return a map in which each token of a sequence without repetitions leads to the next."""
     return dict(pairwise(data))
 
 
 def test_ends(successor_engine: Callable[..., Any], byte_ids: Ids, run_all: Callable[..., Any]) -> None:
     """q -> 1€.END<eos>: until the end of sequence, a stop string after a three-byte character, one over three
-    tokens, a stop id, the length."""
+    tokens, a stop id, the maximum length.
+    """
     word = byte_ids("q1€.END".encode())
     engine = successor_engine(spelling([*word, 270]))
     letters = word[1:]
@@ -75,10 +76,10 @@ def test_a_stop_string_waits_for_min_tokens(
     assert (sample.tokens, sample.text) == ([b, a, b, a, b][:made], text)
 
 
-def test_an_end_is_forbidden_for_min_tokens_and_not_longer(
+def test_end_tokens_are_forbidden_until_min_tokens(
     successor_engine: Callable[..., Any], run_all: Callable[..., Any]
 ) -> None:
-    """Every token leads to the end: after four others it comes."""
+    """Every token leads to the end token: it comes after four others."""
     engine = successor_engine(dict.fromkeys(range(276), 270))
     sampling = SamplingParameters(12, min_tokens=4, temperature=0)
     sample = run_all(engine, GenerationRequest("r", (1,), (0,), sampling))["r", 0]
@@ -113,7 +114,7 @@ def test_an_end_is_forbidden_for_min_tokens_and_not_longer(
         ((1,), (0,), SamplingParameters(4, stop_token_ids=(999,)), "stop_token_ids holds 999"),
     ],
 )
-def test_what_can_never_be_served_is_refused(
+def test_impossible_requests_are_refused(
     prompt: tuple[int, ...], seeds: tuple[int, ...], sampling: SamplingParameters, message: str, zoo: Any
 ) -> None:
     engine = zoo.engine("llama-gqa")
@@ -128,7 +129,7 @@ def test_the_whole_context_can_be_used(zoo: Any, run_all: Callable[..., Any]) ->
     assert len(run_all(engine, request)["r", 0].tokens) == 12
 
 
-def test_an_id_is_taken_until_its_last_sample_ended(zoo: Any, run_all: Callable[..., Any]) -> None:
+def test_id_is_reserved_until_its_last_sample_ends(zoo: Any, run_all: Callable[..., Any]) -> None:
     engine = zoo.engine("llama-gqa", max_sequences=1)
     request = GenerationRequest("r", (1,), (0, 1), SamplingParameters(1))
     engine.add(request)
@@ -139,9 +140,10 @@ def test_an_id_is_taken_until_its_last_sample_ended(zoo: Any, run_all: Callable[
     assert len(run_all(engine, request)) == 2
 
 
-def test_abort_frees_at_once_and_the_others_go_on_unchanged(zoo: Any, run_all: Callable[..., Any]) -> None:
-    """Of three groups in four slots one runs in part, so that its prompt is held; it is aborted in the
-    midst."""
+def test_abort_frees_at_once_and_leaves_others_unchanged(zoo: Any, run_all: Callable[..., Any]) -> None:
+    """Of three groups in four slots one has started in part, so that its prompt stays cached; it is aborted
+    then.
+    """
     sampling = SamplingParameters(10, min_tokens=10)
     requests = [
         GenerationRequest(name, (i, 7, 9), (i, i + 10, i + 20), sampling) for i, name in enumerate("abc")
@@ -167,7 +169,7 @@ def test_abort_frees_at_once_and_the_others_go_on_unchanged(zoo: Any, run_all: C
     assert {key: s.tokens for key, s in again.items()} == {k: v for k, v in expected.items() if k[0] == "b"}
 
 
-def test_an_idle_engine_steps_to_nothing(zoo: Any) -> None:
+def test_idle_engine_returns_no_samples(zoo: Any) -> None:
     engine = zoo.engine("llama-gqa")
     assert engine.step() == []
     engine.add(GenerationRequest("r", (1,), (0,), SamplingParameters(4)))

@@ -1,6 +1,7 @@
-"""The engine over passes that know what they look at: each next token depends on all tokens before it, read
-through the page tables, and on the weights that each was computed with. A page that is shared, copied, kept
-or given back wrongly is another token."""
+"""The engine over a runner that checks its reads: each next token depends on all tokens before it, read
+through the page tables, and on the weights that each was computed with. A page that is shared, copied,
+kept or released wrongly gives another token.
+"""
 
 import zlib
 from collections.abc import Iterable
@@ -42,12 +43,14 @@ TABLE[:, END] += 3
 
 
 def logits_after(tokens: Numbers, made_with: Numbers, version: int) -> Tensor:
-    """[vocabulary]: of the tokens, the weights that each was computed with, and those at work."""
+    """Return logits [vocabulary] after the tokens, the weights that each was computed with, and the present
+    weights.
+    """
     return TABLE[zlib.crc32(np.concatenate((tokens, made_with, [version])).astype(np.int64).tobytes()) % 997]
 
 
 class ReadingPasses:
-    """Passes: a place of a page holds the token that was written there, and the weights' version."""
+    """A ModelRunner in which a slot of a page holds the token written to it, and the weight version."""
 
     context, vocabulary, device, page_bytes = CONTEXT, VOCABULARY, torch.device("cpu"), 1024
 
@@ -151,8 +154,11 @@ def expected(
     continued: bool,
     decode: Any,
 ) -> tuple[list[int], Finish, str]:
-    """The sample made here, one token after another, with the weights that `got` says. continued: what was
-    computed with other weights stays."""
+    """Return the sample computed here, one token after another, with the weight versions recorded in `got`.
+
+    Args:
+        continued: Text computed with earlier weights is kept.
+    """
     tokens: list[int] = []
     stops = StopStrings(decode, sampling.stop)
     ends = ENDS | set(sampling.stop_token_ids)
@@ -197,7 +203,7 @@ def expected(
     prefill_tokens=st.integers(1, 80),
     spare_pages=st.sampled_from([0, 0, 1, 3, 8, 100]),
 )
-def test_any_order_any_company(
+def test_samples_are_independent_of_the_batch(
     arrivals: list[Arrival],
     refits: dict[int, InFlight],
     max_sequences: int,
@@ -206,7 +212,8 @@ def test_any_order_any_company(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     """Groups arrive and are aborted while others run, in caches down to the smallest that holds each alone;
-    the weights change. Each sample is what it is alone, and every page comes back."""
+    the weights change. Each sample equals the one generated alone, and every page is released.
+    """
     pages = spare_pages + max(pages_for(len(a.prompt) + a.sampling.max_tokens - 1) for a in arrivals)
     passes = ReadingPasses()
     spec = engine_spec.TorchEngine(

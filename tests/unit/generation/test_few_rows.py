@@ -1,4 +1,4 @@
-"""Threads of a pass where other processes want the cores."""
+"""Thread count of passes on shared cores."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +15,11 @@ from kubealign_services.generation.torch_engine.engine import TorchEngine
 
 @pytest.fixture(autouse=True)
 def two_threads(one_thread: None) -> None:
-    """Which the other sets back."""
+    """Use two threads; the other fixture restores the count."""
     torch.set_num_threads(2)
 
 
-def test_few_tokens_have_one_thread_and_others_what_there_is() -> None:
+def test_few_tokens_use_one_thread() -> None:
     seen = []
     for tokens in (1, FEW, FEW + 1):
         with threads_for(tokens):
@@ -30,8 +30,8 @@ def test_few_tokens_have_one_thread_and_others_what_there_is() -> None:
     assert torch.get_num_threads() == 2
 
 
-def test_only_an_engine_that_shares_its_cores_saves_threads(zoo: Any) -> None:
-    """A prompt of many tokens has them all; the responses are the same."""
+def test_only_engines_on_shared_cores_limit_threads(zoo: Any) -> None:
+    """A prompt of many tokens uses all threads; the responses are the same."""
     responses = []
     for shares_cores, expected in ((False, {2}), (True, {1, 2})):
         engine = TorchEngine.create(zoo.folder("llama-gqa"), spec.TorchEngine(), shares_cores)

@@ -1,4 +1,4 @@
-"""How much memory there is, from what the kernel says."""
+"""Free memory, read from the kernel's files."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def left(memberships: Path, root: Path) -> list[int]:
     return list(free_memory.left_within(control_groups("memory", memberships, root)))
 
 
-def test_what_this_machine_has() -> None:
+def test_free_memory_of_this_machine() -> None:
     free = free_memory.free_bytes(torch.device("cpu"))
     total = int(Path("/proc/meminfo").read_text().splitlines()[0].split()[1]) * 1024
     assert 0 < free < total
@@ -24,9 +24,10 @@ def test_available_not_free(tmp_path: Path) -> None:
     assert free_memory._available(tmp_path / "meminfo") == 300 * 1024
 
 
-def test_the_groups_of_version_two(tmp_path: Path) -> None:
-    """Its own has no limit; the pod's is 1000 with 700 used, 50 of them files; the pod's parent's 5000 with
-    4900 used."""
+def test_control_groups_version_two(tmp_path: Path) -> None:
+    """The process's own group has no limit; the pod's has 1000 with 700 used, 50 of them files; its parent's
+    5000 with 4900 used.
+    """
     stat, root = "anon 1\ninactive_file {}", tmp_path / "cg"
     write_group(root, cgroup__procs="")
     write_group(root / "a", memory__max="5000", memory__current="4900", memory__stat=stat.format(0))
@@ -35,7 +36,7 @@ def test_the_groups_of_version_two(tmp_path: Path) -> None:
     assert left(write_memberships(tmp_path / "self", "0::/a/b/c"), root) == [350, 100]
 
 
-def test_version_one(tmp_path: Path) -> None:
+def test_control_groups_version_one(tmp_path: Path) -> None:
     write_group(
         tmp_path / "cg/memory/pod",
         memory__limit_in_bytes="2000",
@@ -46,6 +47,6 @@ def test_version_one(tmp_path: Path) -> None:
     assert left(own, tmp_path / "cg") == [800]
 
 
-def test_a_container_sees_its_group_as_the_root(tmp_path: Path) -> None:
+def test_container_sees_its_group_as_the_root(tmp_path: Path) -> None:
     write_group(tmp_path / "cg", memory__max="1000", memory__current="1100", memory__stat="inactive_file 0")
     assert left(write_memberships(tmp_path / "self", "0::/kubepods/pod7"), tmp_path / "cg") == [0]

@@ -1,5 +1,5 @@
-"""An engine that shares its accelerator: when it holds the lease, and that it makes the same samples after a
-rest."""
+"""An engine that shares its accelerator: the time that it holds the lock, and equal samples after an offload.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +33,7 @@ class Nothing:
 
 
 class Shared:
-    """An engine with weights, its lease, and the memory that the lease moves."""
+    """An engine with weights, its accelerator lock, and its offloadable memory."""
 
     def __init__(self, zoo: Any, name: str) -> None:
         self.tenant = EngineTenant()
@@ -50,7 +50,7 @@ class Shared:
         self.engine.refit(zoo.reference(name).named_parameters(), version=1)
 
     def disturb(self) -> None:
-        """The other one comes, and lives on the accelerator."""
+        """Let the other tenant acquire the accelerator and overwrite its memory."""
         with self.lease.held(OTHER, "a step"):
             assert self._held_bytes() == 0, "the engine has given everything back"
 
@@ -71,7 +71,7 @@ def request(name: str) -> GenerationRequest:
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "llama-tied"])
-def test_the_same_samples_before_and_after_a_rest(name: str, shared: Any, zoo: Any, run_all: Any) -> None:
+def test_samples_are_equal_after_an_offload(name: str, shared: Any, zoo: Any, run_all: Any) -> None:
     def made(engine: Any, name: str) -> dict[tuple[str, int], GeneratedSample]:
         found = run_all(engine, request(name))
         return {key: replace(sample, seconds=0.0) for key, sample in found.items()}
@@ -93,7 +93,7 @@ def test_the_same_samples_before_and_after_a_rest(name: str, shared: Any, zoo: A
     assert made(held.engine, "b") == made(other, "b")
 
 
-def test_an_adapter_outlives_a_rest_and_so_does_what_it_is_an_adapter_to(shared: Any, zoo: Any) -> None:
+def test_adapter_and_base_survive_an_offload(shared: Any, zoo: Any) -> None:
     held, other = shared("llama-gqa"), zoo.engine("llama-gqa")
     layer = "model.layers.0.self_attn.q_proj"
     for version, seed in ((2, 1), (3, 2)):
@@ -106,7 +106,7 @@ def test_an_adapter_outlives_a_rest_and_so_does_what_it_is_an_adapter_to(shared:
         assert held.engine.sequence_logprobs(TOKENS) == other.sequence_logprobs(TOKENS)
 
 
-def test_it_holds_the_lease_from_its_first_token_until_it_is_idle(shared: Any) -> None:
+def test_lock_is_held_from_the_first_token_until_idle(shared: Any) -> None:
     held = shared("llama-gqa")
     engine, lease = held.engine, held.lease
     assert lease.holder is None, "a refit lets go of it"

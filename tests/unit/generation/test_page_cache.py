@@ -1,4 +1,4 @@
-"""Pages without a model: who has which, what rests, what is found again."""
+"""Pages without a model: users, unused pages, and pages found again."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from kubealign_services.generation.torch_engine.prefixes import PrefixTable
 
 
 def text(*pages: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Full pages of one token each."""
+    """Return full pages of one repeated token each."""
     return np.repeat(np.array(pages, np.int64), 16)
 
 
@@ -40,7 +40,7 @@ def test_free_pages_come_before_new_ones() -> None:
     assert pool.uses(numbers(0, 1, 2, 3)).tolist() == [1, 1, 1, 1]
 
 
-def test_a_page_is_found_by_its_tokens_and_all_before_it() -> None:
+def test_page_is_found_by_its_whole_prefix() -> None:
     table = PrefixTable()
     table.know(text(7, 8, 9), [3, 4, 5])
     assert table.find(text(7, 8, 9), 9) == [3, 4, 5]
@@ -50,7 +50,7 @@ def test_a_page_is_found_by_its_tokens_and_all_before_it() -> None:
     assert table.find(text(7, 8)[:31], 9) == [3]
 
 
-def test_a_text_that_is_known_stays_where_it_was() -> None:
+def test_registered_text_keeps_its_page() -> None:
     table = PrefixTable()
     table.know(text(7, 8), [3, 4])
     table.know(text(7, 8, 9), [5, 6, 1])
@@ -58,7 +58,7 @@ def test_a_text_that_is_known_stays_where_it_was() -> None:
     assert [page in table for page in (3, 4, 1, 5, 6)] == [True, True, True, False, False]
 
 
-def test_what_stands_after_a_forgotten_page_is_found_when_it_is_known_anew() -> None:
+def test_pages_after_a_removed_page_are_found_after_a_new_registration() -> None:
     table = PrefixTable()
     table.know(text(7, 8), [3, 4])
     table.forget(3)
@@ -72,7 +72,7 @@ def test_what_stands_after_a_forgotten_page_is_found_when_it_is_known_anew() -> 
     assert len(table._pages) == 1, "nothing is left of where page 4 stood before"
 
 
-def test_a_token_is_left_to_compute() -> None:
+def test_one_token_is_left_to_compute() -> None:
     cache = PageCache(8)
     pages = cache.take(2)
     cache.know(text(1, 2), pages)
@@ -80,7 +80,7 @@ def test_a_token_is_left_to_compute() -> None:
     assert cache.find(text(1, 2, 3)[:33]).tolist() == pages.tolist()
 
 
-def test_known_pages_rest_and_the_last_of_the_oldest_text_goes_first() -> None:
+def test_last_page_of_the_oldest_text_is_evicted_first() -> None:
     """Two texts of two pages in a cache of five."""
     cache = PageCache(5)
     old, young = cache.take(2), cache.take(2)
@@ -98,8 +98,10 @@ def test_known_pages_rest_and_the_last_of_the_oldest_text_goes_first() -> None:
         cache.take(3)
 
 
-def test_what_rests_makes_room_before_more_storage_is_taken() -> None:
-    """Four pages were in use at once; with half of that to spare, six are taken before the first goes."""
+def test_unused_pages_are_evicted_before_storage_grows() -> None:
+    """Four pages were in use at once; with half of that to spare, six are allocated before the first is
+    evicted.
+    """
     for spare, least, top in ((0.0, 0, 4), (0.5, 0, 6), (0.0, 7, 7), (9.0, 0, 8)):
         cache = PageCache(8, spare, least)
         for i in range(4):
@@ -109,7 +111,7 @@ def test_what_rests_makes_room_before_more_storage_is_taken() -> None:
         assert cache.top == top
 
 
-def test_a_flush_leaves_users_their_pages_and_shows_them_to_nobody() -> None:
+def test_flush_keeps_used_pages_and_hides_them() -> None:
     cache = PageCache(4)
     used, resting = cache.take(2), cache.take(1)
     cache.know(text(1, 2), used)
@@ -127,7 +129,7 @@ TEXTS = st.lists(st.integers(0, 2), min_size=1, max_size=5)
 
 
 class Pages(RuleBasedStateMachine):
-    """Texts of few different pages come and go; a model knows what each page holds."""
+    """State machine: texts of few different pages come and go; a model tracks the contents of each page."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Products by oneDNN and the quick decoder, against torch's and transformers' own."""
+"""oneDNN linear layers and the fused decoder, against torch's and transformers' own."""
 
 import copy
 import logging
@@ -28,8 +28,8 @@ def layers(*outputs: int, bias: bool = False, dtype: torch.dtype = torch.float32
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("rows", [0, 1, 9])
 @pytest.mark.parametrize("bias", [True, False])
-def test_products_are_linears(rows: int, bias: bool, own: bool) -> None:
-    """By oneDNN where there is one, packed and as they are, and by torch."""
+def test_linear_layers_equal_torch(rows: int, bias: bool, own: bool) -> None:
+    """By oneDNN where available, packed and unpacked, and by torch."""
     products = Products(torch.float32)
     if not own:
         products.native = False
@@ -47,7 +47,7 @@ def test_products_are_linears(rows: int, bias: bool, own: bool) -> None:
 
 
 @pytest.mark.parametrize("packs", [True, False])
-def test_several_layers_side_by_side(packs: bool) -> None:
+def test_concatenated_layers(packs: bool) -> None:
     products = Products(torch.float32)
     products._packs = packs and products.native
     several = [*layers(5, 3), *layers(4, bias=True)]
@@ -56,8 +56,8 @@ def test_several_layers_side_by_side(packs: bool) -> None:
     torch.testing.assert_close(products.of(*several)(x), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_weights_that_change_are_packed_again() -> None:
-    """In place, or with another tensor's memory."""
+def test_changed_weights_are_packed_again() -> None:
+    """Changed in place, or with another tensor's memory."""
     products = Products(torch.float32)
     (layer,) = layers(7)
     product, x = products.of(layer), torch.randn(2, 24)
@@ -71,7 +71,7 @@ def test_weights_that_change_are_packed_again() -> None:
 
 
 def test_this_machines_bfloat16() -> None:
-    """Whatever it can, the products are right."""
+    """The products are correct with and without bfloat16 instructions."""
     products = Products(torch.bfloat16)
     (layer,) = layers(7, dtype=torch.bfloat16)
     x = torch.randn(3, 24).bfloat16()
@@ -86,7 +86,7 @@ def test_a_norm_by_hand() -> None:
     assert out[0].tolist() == pytest.approx([3 / 12.5**0.5, 40 / 12.5**0.5])
 
 
-def test_which_models_are_quick(zoo: Any) -> None:
+def test_supported_models(zoo: Any) -> None:
     quick = {"llama-gqa", "llama-tied", "qwen2", "mistral-window", "qwen2-some-windows"}
     for name in (*quick, "gpt-neox", "gpt2"):
         assert fits(zoo.reference(name)) == (name in quick)
@@ -105,7 +105,9 @@ def quick_passes(reference: Any) -> LocalPasses:
 
 
 def qwen3() -> Any:
-    """Norms over each head, which the weights' initial ones would hide."""
+    """Return a model with norms over each head, with weights that differ from their initial ones, which would
+    hide the norms.
+    """
     torch.manual_seed(4)
     sizes: dict[str, Any] = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8}
     config = Qwen3Config(
@@ -120,7 +122,7 @@ def qwen3() -> Any:
 
 
 @torch.inference_mode()
-def test_norms_of_heads() -> None:
+def test_head_norms() -> None:
     reference = qwen3()
     passes = quick_passes(reference)
     tokens = [5, 4, 98, 3, 2, 50]
@@ -132,7 +134,7 @@ def test_norms_of_heads() -> None:
 
 
 @torch.inference_mode()
-def test_a_model_that_is_not_what_it_seems_keeps_its_modules(
+def test_wrong_fused_decoder_falls_back_to_modules(
     zoo: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A norm of the right name and class that computes something else."""
@@ -151,7 +153,7 @@ def test_a_model_that_is_not_what_it_seems_keeps_its_modules(
 
 
 @torch.inference_mode()
-def test_weights_that_prove_nothing_leave_it_open(zoo: Any) -> None:
+def test_undecisive_weights_verify_nothing(zoo: Any) -> None:
     reference = zoo.reference("llama-gqa")
     passes = LocalPasses(CausalModel(copy.deepcopy(reference.config), torch.float32, CPU))
     quickened = passes.model._quickened

@@ -1,4 +1,4 @@
-"""A forward pass over pages, against plain transformers over whole sequences."""
+"""A forward pass over pages, against plain transformers over complete sequences."""
 
 import copy
 import random
@@ -21,7 +21,7 @@ PAGES = 6
 
 
 class GatheredPasses(LocalPasses):
-    """By torch's own operations, as on an accelerator."""
+    """Runner with torch's own operations, as on an accelerator."""
 
     def _plan(self, batch: RaggedBatch) -> AttentionPlan:
         return GatheredPlan(batch, self._cache, self.model.dtype, self.device)
@@ -36,14 +36,16 @@ def passes_of(
 
 
 class Sequences:
-    """Sequences on their way through passes, each with pages of its own in any order."""
+    """Sequences in progress, each with its own pages in any order."""
 
     def __init__(self, tokens: Sequence[Sequence[int]], tables: np.ndarray[Any, Any]) -> None:
         self.tokens, self.tables = tokens, tables
         self.done = [0] * len(tokens)
 
     def batch(self, news: dict[int, int]) -> tuple[RaggedBatch, list[tuple[int, int]]]:
-        """`news[i]` tokens of sequence i, and which (sequence, position) each token of the batch is."""
+        """Return a batch with `news[i]` tokens of sequence i, and the (sequence, position) of each of its
+        tokens.
+        """
         order = sorted(news, key=lambda i: news[i] != 1)
         decoding = sum(news[i] == 1 for i in order)
         places = [(i, p) for i in order for p in range(self.done[i], self.done[i] + news[i])]
@@ -75,9 +77,10 @@ def plain(reference: Any, tokens: Sequence[int]) -> torch.Tensor:
 @pytest.mark.parametrize("kind", [LocalPasses, GatheredPasses])
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
-def test_random_parts_of_random_sequences(name: str, kind: type[LocalPasses], zoo: Any) -> None:
-    """Five sequences, each pass some of them and any number of tokens of each: single ones, short and long
-    parts, some past a window."""
+def test_random_chunks_of_random_sequences(name: str, kind: type[LocalPasses], zoo: Any) -> None:
+    """Five sequences, each pass with some of them and any number of tokens of each: single ones, short and
+    long chunks, some longer than a window.
+    """
     draw = random.Random(f"{name} {kind}")
     reference = zoo.reference(name)
     passes = passes_of(reference, kind=kind)
@@ -100,7 +103,7 @@ def test_random_parts_of_random_sequences(name: str, kind: type[LocalPasses], zo
 
 
 @torch.inference_mode()
-def test_only_what_is_wanted_comes_back(zoo: Any) -> None:
+def test_only_requested_logits_are_returned(zoo: Any) -> None:
     reference = zoo.reference("llama-gqa")
     passes = passes_of(reference)
     passes.reserve(PAGES)
@@ -117,9 +120,10 @@ def test_only_what_is_wanted_comes_back(zoo: Any) -> None:
 @pytest.mark.parametrize("kind", [LocalPasses, GatheredPasses])
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "gpt2"])
 @torch.inference_mode()
-def test_pages_of_others_written_in_the_same_pass(name: str, kind: type[LocalPasses], zoo: Any) -> None:
-    """The second sequence begins as the first does, and has the first's pages for that: in the pass that
-    fills them, and later when both decode."""
+def test_shared_pages_written_in_the_same_pass(name: str, kind: type[LocalPasses], zoo: Any) -> None:
+    """The second sequence shares the first one's prefix and pages: in the pass that fills them, and later
+    when both decode.
+    """
     reference = zoo.reference(name)
     passes = passes_of(reference, kind=kind)
     passes.reserve(12)
@@ -137,8 +141,8 @@ def test_pages_of_others_written_in_the_same_pass(name: str, kind: type[LocalPas
 
 
 @torch.inference_mode()
-def test_a_copied_page_is_its_own(zoo: Any) -> None:
-    """Two go on from the same partial page, each in a copy."""
+def test_copied_pages_are_independent(zoo: Any) -> None:
+    """Two sequences continue from the same partial page, each in a copy."""
     reference = zoo.reference("llama-gqa")
     passes = passes_of(reference)
     passes.reserve(3)
@@ -157,7 +161,7 @@ def test_a_copied_page_is_its_own(zoo: Any) -> None:
 
 
 @torch.inference_mode()
-def test_what_is_cached_stays_when_the_cache_grows(zoo: Any) -> None:
+def test_cached_contents_survive_growth(zoo: Any) -> None:
     reference = zoo.reference("qwen2")
     passes = passes_of(reference)
     tokens = list(range(60))
@@ -173,7 +177,7 @@ def test_what_is_cached_stays_when_the_cache_grows(zoo: Any) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
-def test_a_whole_sequence_needs_no_page(name: str, zoo: Any) -> None:
+def test_complete_sequence_needs_no_page(name: str, zoo: Any) -> None:
     reference = zoo.reference(name)
     passes = passes_of(reference)
     for length in (1, 40):
@@ -186,7 +190,8 @@ def test_a_whole_sequence_needs_no_page(name: str, zoo: Any) -> None:
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "gpt-neox"])
 @torch.inference_mode()
 def test_bfloat16(name: str, kind: type[LocalPasses], zoo: Any) -> None:
-    """As near to float32 with the same weights as transformers' own bfloat16 is, or half as far again."""
+    """At most one and a half times as far from float32 as transformers' own bfloat16, with the same weights.
+    """
     reference = copy.deepcopy(zoo.reference(name)).bfloat16()
     passes = passes_of(reference, torch.bfloat16, kind)
     passes.reserve(3 * PAGES)
@@ -203,7 +208,7 @@ def test_bfloat16(name: str, kind: type[LocalPasses], zoo: Any) -> None:
     assert (found - exact).square().mean() < 1.5**2 * (rough - exact).square().mean()
 
 
-def test_the_bytes_of_a_page() -> None:
+def test_page_bytes() -> None:
     """Llama with two key heads of 8 numbers, two layers, float32: 16 tokens x 2 x 8 x (key and value) x 2
     layers x 4 bytes."""
     shapes = {0: LayerShape(2, 8, 8), 1: LayerShape(2, 8, 8)}

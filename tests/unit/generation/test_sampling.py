@@ -1,4 +1,4 @@
-"""Choosing tokens, against numbers worked by hand."""
+"""Sampling, against numbers computed by hand."""
 
 import math
 
@@ -59,7 +59,7 @@ def test_temperature_flattens_both_distributions() -> None:
     assert sampled.behaviour_logprobs.tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_greedy_is_a_point_and_the_engine_tells_the_softmax_at_one() -> None:
+def test_greedy_is_a_point_with_softmax_engine_logprobs() -> None:
     sampled = choose([0.0, 0.99], temperature=0.0)
     assert sampled.tokens.tolist() == [1, 1]
     assert sampled.behaviour_logprobs.tolist() == [0.0, 0.0]
@@ -67,7 +67,7 @@ def test_greedy_is_a_point_and_the_engine_tells_the_softmax_at_one() -> None:
 
 
 def test_top_k_renormalises() -> None:
-    """The two likeliest: 0.4 and 0.3, hence 4/7 and 3/7, in the order of the vocabulary."""
+    """The two likeliest tokens: 0.4 and 0.3, so 4/7 and 3/7, in vocabulary order."""
     sampled = choose([0.0, 0.57, 0.58, 0.99], top_k=2)
     assert sampled.tokens.tolist() == [1, 1, 3, 3]
     assert sampled.behaviour_logprobs.tolist() == pytest.approx(
@@ -83,7 +83,7 @@ def test_top_k_renormalises() -> None:
     [(0.01, [1]), (0.39, [1]), (0.41, [1, 3]), (0.71, [1, 2, 3]), (0.89, [1, 2, 3]), (0.91, [0, 1, 2, 3])],
 )
 def test_top_p_keeps_the_fewest_that_hold_it(top_p: float, kept: list[int]) -> None:
-    """In falling order 0.4, 0.3, 0.2, 0.1, held together 0.4, 0.7, 0.9, 1."""
+    """In descending order 0.4, 0.3, 0.2, 0.1, cumulative 0.4, 0.7, 0.9, 1."""
     cut = truncate(LOGITS[None], torch.tensor([0]), torch.tensor([top_p], dtype=torch.float64))
     assert torch.isfinite(cut[0]).nonzero()[:, 0].tolist() == kept
     assert torch.equal(cut[0][kept], LOGITS[kept])
@@ -96,13 +96,13 @@ def test_top_p_counts_what_top_k_left() -> None:
     assert torch.isfinite(cut[0]).tolist() == [False, True, False, True]
 
 
-def test_of_equal_tokens_the_lower_id_stays() -> None:
+def test_of_equal_tokens_the_lower_id_is_kept() -> None:
     cut = truncate(torch.zeros(1, 4), torch.tensor([2]), torch.tensor([1.0], dtype=torch.float64))
     assert torch.isfinite(cut[0]).tolist() == [True, True, False, False]
 
 
-def test_the_forbidden_are_left_out_of_the_behaviour_alone() -> None:
-    """Without token 1: 1/6, 2/6, 3/6. Row 1 is free."""
+def test_forbidden_tokens_change_only_the_behaviour_distribution() -> None:
+    """Without token 1: 1/6, 2/6, 3/6. Row 1 has no forbidden token."""
     sampled = choose([0.17, 0.17], forbidden=[(0, 1)])
     assert sampled.tokens.tolist() == [2, 1]
     assert sampled.behaviour_logprobs.tolist() == pytest.approx([math.log(2 / 6), math.log(0.4)], abs=1e-6)
@@ -110,8 +110,8 @@ def test_the_forbidden_are_left_out_of_the_behaviour_alone() -> None:
     assert choose([0.5], temperature=0.0, forbidden=[(0, 1)]).tokens.tolist() == [3]
 
 
-def test_rows_with_different_parameters_do_not_meet() -> None:
-    """Each row of a mixed batch as if it were alone: greedy, hot, top-k, top-p."""
+def test_rows_with_different_parameters_are_independent() -> None:
+    """Each row of a mixed batch gives the same result as alone: greedy, high temperature, top-k, top-p."""
     rows = [(0.0, 0, 1.0, 0.3), (2.0, 0, 1.0, 0.5), (1.0, 2, 1.0, 0.58), (1.0, 0, 0.41, 0.58)]
     columns = list(zip(*rows, strict=True))
     mixed = sample(
@@ -131,13 +131,13 @@ def test_rows_with_different_parameters_do_not_meet() -> None:
     assert mixed.engine_logprobs.tolist() == [each.engine_logprobs[0].item() for each in alone]
 
 
-def test_tokens_of_probability_zero_are_never_taken() -> None:
+def test_tokens_of_probability_zero_are_never_sampled() -> None:
     """Forbidden first and last tokens, at both ends of the uniform numbers."""
     sampled = choose([0.0, 1 - 2.0**-52], forbidden=[(0, 0), (1, 3)])
     assert sampled.tokens.tolist() == [1, 2]
 
 
-def test_frequencies_are_the_distribution() -> None:
+def test_frequencies_match_the_distribution() -> None:
     """20,000 seeds, top-k 3 of four tokens: 4/9, 2/9, 3/9. Chi-square with two degrees of freedom is below
     13.82 in 999 of 1,000."""
     n = 20_000

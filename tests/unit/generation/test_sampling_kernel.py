@@ -1,4 +1,4 @@
-"""Tokens drawn by the compiled kernel, against the definition in float64."""
+"""The compiled sampling kernel, against the definition in float64."""
 
 from typing import Any
 
@@ -43,9 +43,10 @@ def cases(draw: st.DrawFn) -> tuple[torch.Tensor, Choice]:
 
 @settings(max_examples=100, deadline=None)
 @given(case=cases())
-def test_the_definition(case: tuple[torch.Tensor, Choice]) -> None:
-    """The token's stretch of the cumulative distribution holds the uniform number, but for rounding; both
-    log-probabilities are those of float64."""
+def test_sampling_matches_the_definition(case: tuple[torch.Tensor, Choice]) -> None:
+    """The token's interval of the cumulative distribution contains the uniform number, up to rounding; both
+    log-probabilities equal those of float64.
+    """
     logits, choice = case
     sampled = sample(logits, choice)
     for row, token in enumerate(sampled.tokens.tolist()):
@@ -73,8 +74,8 @@ def test_the_definition(case: tuple[torch.Tensor, Choice]) -> None:
         )
 
 
-def test_the_forbidden_may_be_far_likelier_than_all_others() -> None:
-    """Token 0 has all of the probability: without it the others are as likely as each other."""
+def test_forbidden_tokens_may_dominate() -> None:
+    """Token 0 has all probability: without it the others are equally likely."""
     logits = torch.zeros(2, 5)
     logits[:, 0] = 300.0
     sampled = sample(logits, choice_of([1.0, 0.0], [0.3, 0.3], [(0, 0), (1, 0)]))
@@ -86,8 +87,8 @@ def test_the_forbidden_may_be_far_likelier_than_all_others() -> None:
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("place", [0, 70, 99])
-def test_what_is_no_number_shows(wrong: float, temperature: float, place: int) -> None:
-    """In the log-probabilities of its row, and of no other."""
+def test_nan_propagates(wrong: float, temperature: float, place: int) -> None:
+    """NaN appears in the log-probabilities of its row only."""
     logits = torch.zeros(3, 100)
     logits[1, place] = wrong
     sampled = sample(logits, choice_of([temperature] * 3, [0.5] * 3, []))
@@ -95,15 +96,15 @@ def test_what_is_no_number_shows(wrong: float, temperature: float, place: int) -
     assert finite.tolist() == [True, False, True]
 
 
-def test_greedy_takes_the_first_of_equals_and_no_near_one() -> None:
-    """Two logits that float32 tells apart, though their weights are one."""
+def test_greedy_takes_the_first_of_equal_logits() -> None:
+    """Two logits differ in float32 although their weights are equal."""
     logits = torch.full((1, 80), -1.0)
     logits[0, 70], logits[0, 75], logits[0, 79] = 1e-9, 2e-9, 2e-9
     assert sample(logits, choice_of([0.0], [0.9], [])).tokens.tolist() == [75]
 
 
-def test_rows_that_are_truncated_and_others() -> None:
-    """Each as torch has it, in whatever company."""
+def test_truncated_and_untruncated_rows() -> None:
+    """Each row equals torch's result, whatever the other rows are."""
     torch.manual_seed(1)
     logits = torch.randn(6, 150)
     top_k = torch.tensor([0, 5, 0, 0, 1, 0])

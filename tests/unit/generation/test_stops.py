@@ -21,7 +21,7 @@ def decode(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[int]], str]
 def follow(
     decode: Callable[[Sequence[int]], str], tokens: list[int], stop: tuple[str, ...], min_tokens: int = 0
 ) -> tuple[int, str] | None:
-    """(tokens until the stop, the text before it), as the engine asks for it."""
+    """Return (tokens until the stop, the text before it), with the engine's calls."""
     stops = StopStrings(decode, stop)
     for made in range(1, len(tokens) + 1):
         text = stops.push(tokens[:made], may_stop=made >= min_tokens)
@@ -34,37 +34,38 @@ def test_a_stop_string_over_several_tokens(decode: Callable[[Sequence[int]], str
     assert follow(decode, byte_ids(b"say ENDED"), ("END",)) == (7, "say ")
 
 
-def test_a_stop_string_in_the_midst_of_a_token(
+def test_stop_string_inside_a_token(
     decode: Callable[[Sequence[int]], str], tokenizer: PreTrainedTokenizerFast, byte_ids: Ids
 ) -> None:
-    """Token `abc` holds the stop `b`: what the token has before it is text."""
+    """Token `abc` contains the stop `b`: the token's text before it is kept."""
     (abc,) = tokenizer.encode("abc")
     assert follow(decode, [*byte_ids(b"x"), abc, *byte_ids(b"y")], ("b",)) == (2, "xa")
 
 
-def test_the_first_in_the_text_wins(
+def test_first_stop_string_in_the_text_wins(
     decode: Callable[[Sequence[int]], str], tokenizer: PreTrainedTokenizerFast
 ) -> None:
     (abc,) = tokenizer.encode("abc")
     assert follow(decode, [abc], ("c", "bc")) == (1, "a")
 
 
-def test_text_before_it_that_takes_several_bytes(
+def test_multibyte_text_before_a_stop_string(
     decode: Callable[[Sequence[int]], str], byte_ids: Ids
 ) -> None:
-    """The euro sign is three bytes and as many tokens; the stop comes right after."""
+    """The euro sign is three bytes and as many tokens; the stop follows directly."""
     assert follow(decode, byte_ids("1€END".encode()), ("END",)) == (7, "1€")
 
 
-def test_an_unfinished_character_after_it(decode: Callable[[Sequence[int]], str], byte_ids: Ids) -> None:
+def test_unfinished_character_after_a_stop_string(decode: Callable[[Sequence[int]], str], byte_ids: Ids) -> None:
     """The stop is found although the byte after it does not decode yet, and not before its own last byte has
-    come."""
+    arrived.
+    """
     tokens = byte_ids(b"a." + "€".encode()[:1])
     assert follow(decode, tokens, (".",)) == (2, "a")
     assert follow(decode, byte_ids("x€".encode()), ("€",)) == (4, "x")
 
 
-def test_an_unfinished_character_in_its_own_token(
+def test_unfinished_character_in_the_same_token(
     decode: Callable[[Sequence[int]], str], tokenizer: PreTrainedTokenizerFast
 ) -> None:
     """`a.€` is a, the full stop with the first byte of the euro sign, and its other two: the second token
@@ -75,8 +76,9 @@ def test_an_unfinished_character_in_its_own_token(
 
 
 def test_a_decoder_that_drops_the_space_of_the_first_token() -> None:
-    """SentencePiece's words carry their space before them, and the first of what is decoded loses it: in a
-    response of forty words, each word's space is still found."""
+    """SentencePiece's words carry a leading space, and decoding drops that of the first word: in a response
+    of forty words, each word's space is still found.
+    """
     words = [f"▁w{i}" for i in range(40)]
     raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
     raw.decoder = decoders.Metaspace()
@@ -89,8 +91,8 @@ def test_a_decoder_that_drops_the_space_of_the_first_token() -> None:
         )
 
 
-def test_broken_bytes_before_it(decode: Callable[[Sequence[int]], str], byte_ids: Ids) -> None:
-    """A first byte of a character that never comes, and twenty stray continuation bytes."""
+def test_invalid_bytes_before_a_stop_string(decode: Callable[[Sequence[int]], str], byte_ids: Ids) -> None:
+    """A first byte of an incomplete character, and twenty stray continuation bytes."""
     assert follow(decode, byte_ids(b"\xe2END"), ("END",)) == (4, "\ufffd")
     found = follow(decode, byte_ids(b"\x80" * 20 + b"END"), ("END",))
     assert found is not None and found[0] == 23
@@ -100,10 +102,10 @@ def test_a_special_token_is_text_too(decode: Callable[[Sequence[int]], str], byt
     assert follow(decode, [*byte_ids(b"hi"), 271], ("<pad>",)) == (3, "hi")
 
 
-def test_what_was_completed_too_early_does_not_count_later(
+def test_early_stop_string_does_not_count_later(
     decode: Callable[[Sequence[int]], str], byte_ids: Ids
 ) -> None:
-    """`.` is the second and the fifth token; with at least three tokens, the fifth ends it."""
+    """`.` is the second and the fifth token; with at least three tokens, the fifth ends the response."""
     assert follow(decode, byte_ids(b"a.bc."), (".",), min_tokens=3) == (5, "a.bc")
     assert follow(decode, byte_ids(b"a.bc."), (".",), min_tokens=2) == (2, "a")
 
@@ -114,11 +116,12 @@ def test_what_was_completed_too_early_does_not_count_later(
     stop=st.text(alphabet="abN€😀E.", min_size=1, max_size=4),
     data=st.data(),
 )
-def test_any_text_cut_anywhere(
+def test_any_text_with_any_token_boundaries(
     text: str, stop: str, data: st.DataObject, tokenizer: PreTrainedTokenizerFast, byte_ids: Ids
 ) -> None:
-    """However the tokenizer, or single bytes, cut the text: it ends with the token whose bytes complete the
-    stop."""
+    """However the tokenizer, or single bytes, divide the text: the response ends with the token whose bytes
+    complete the stop.
+    """
     encoded = data.draw(st.sampled_from([byte_ids(text.encode()), tokenizer.encode(text)]))
     pieces = [str(tokenizer.decode(encoded[:i])).rstrip("\ufffd") for i in range(len(encoded) + 1)]
     expected = None
@@ -137,7 +140,7 @@ def test_any_text_cut_anywhere(
     cuts=st.lists(st.integers(1, 7), max_size=30),
     data=st.data(),
 )
-def test_several_tokens_at_once_are_as_one_by_one(
+def test_scanning_several_tokens_equals_one_by_one(
     text: str,
     stop: tuple[str, ...],
     min_tokens: int,
@@ -160,7 +163,7 @@ def test_several_tokens_at_once_are_as_one_by_one(
 
 
 def test_a_decoder_that_drops_a_space_and_several_tokens_at_once() -> None:
-    """As above, of the words of which each carries its space: four at a time."""
+    """Like the test above, with words that carry a leading space, four at a time."""
     words = [f"▁w{i}" for i in range(40)]
     raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
     raw.decoder = decoders.Metaspace()

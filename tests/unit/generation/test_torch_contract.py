@@ -1,4 +1,4 @@
-"""The one contract of engines, over the torch engine in this process."""
+"""The engine contract over the torch engine in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator

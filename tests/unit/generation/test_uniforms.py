@@ -1,4 +1,4 @@
-"""The counter-based generator."""
+"""The counter-based random number generator."""
 
 import numpy as np
 import pytest
@@ -15,18 +15,18 @@ from kubealign_services.generation.torch_engine.uniforms import philox, uniforms
     ],
 )
 def test_known_answers_of_the_authors(counter: str, key: str, expected: str) -> None:
-    """The known-answer vectors that the paper's authors publish for philox4x32 with ten rounds."""
+    """The known-answer vectors that the paper's authors published for philox4x32 with ten rounds."""
     words = [np.array([[int(word, 16)] for word in text.split()], np.uint64) for text in (counter, key)]
     assert [f"{word:08x}" for word in philox(*words)[:, 0].tolist()] == expected.split()
 
 
-def test_a_uniform_is_made_of_the_first_two_words() -> None:
+def test_uniform_number_uses_the_first_two_words() -> None:
     """Key and counter 0 give 6627e8d5 e169c58d: the 52 bits 0x6627e8d5e169c, over 2^52."""
     zero = np.zeros(1, np.uint64)
     assert uniforms(zero, zero)[0] == 0x6627E8D5E169C / 2**52
 
 
-def test_uniforms_depend_on_seed_and_index_alone() -> None:
+def test_uniform_numbers_depend_on_seed_and_index_only() -> None:
     seeds = np.array([3, 2**63 + 5, 3, 0], np.uint64)
     indices = np.array([0, 7, 1, 2**33], np.uint64)
     together = uniforms(seeds, indices)
@@ -35,7 +35,7 @@ def test_uniforms_depend_on_seed_and_index_alone() -> None:
     assert len(set(alone)) == 4
 
 
-def test_uniforms_are_uniform() -> None:
+def test_uniform_numbers_are_uniform() -> None:
     """20,000 numbers in 20 cells: chi-square with 19 degrees of freedom stays below 43.82 in 999 cases of
     1,000."""
     seeds = np.arange(2000, dtype=np.uint64).repeat(10)

@@ -1,4 +1,4 @@
-"""A job that is well, and one figure of it made sick."""
+"""A healthy job with single modified metrics."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,7 +52,7 @@ def steps(count: int, sick: dict[str, Sick], fence: int = 1) -> list[StepMetrics
 
 @pytest.fixture
 def found() -> Found:
-    """The findings of a job of 60 steps that is well but for these figures (step -> value)."""
+    """Return the findings of a healthy job of 60 steps with these metrics modified (step -> value)."""
 
     def examine(
         count: int = 60,
@@ -67,7 +67,7 @@ def found() -> Found:
 
 
 def process(name: str, role: str, **held: Any) -> ProcessRecord:
-    """One that is ready and has just spoken."""
+    """Return a ready process with a recent heartbeat."""
     said = {
         "state": ProcessState.READY,
         "says": {"role": role},

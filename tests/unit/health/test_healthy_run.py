@@ -1,6 +1,5 @@
-"""The PPO job of examples/arithmetic, as it ran with seed 1: nothing is wrong with it, at no step.
-
-healthy_ppo.json holds its figures, to four digits: name -> step -> value.
+"""PPO job of examples/arithmetic with seed 1, which is healthy at every step. healthy_ppo.json holds its
+metrics to four digits: name -> step -> value.
 """
 
 import json
@@ -21,12 +20,12 @@ STEPS = 90
 @pytest.fixture(scope="module")
 def resource() -> dict[str, Any]:
     documents = yaml.safe_load_all(JOBS.read_text())
-    (job,) = [found for found in documents if found["metadata"]["name"] == "arithmetic-ppo"]
+    (job,) = [result for result in documents if result["metadata"]["name"] == "arithmetic-ppo"]
     return dict(job) | {"status": {"phase": "Running"}}
 
 
 def run(times: dict[str, float] | None = None) -> list[StepMetrics]:
-    """The recorded steps; in the second half, these figures so many times as large."""
+    """Return the recorded steps, with these metrics multiplied in the second half."""
     changed = times or {}
     return [
         StepMetrics(
@@ -43,7 +42,7 @@ def run(times: dict[str, float] | None = None) -> list[StepMetrics]:
     ]
 
 
-def test_no_step_of_it_raises_an_alarm(resource: dict[str, Any]) -> None:
+def test_healthy_run_has_no_findings(resource: dict[str, Any]) -> None:
     steps = run()
     assert len(RECORDED["reward/mean"]) == STEPS
     assert [findings(resource, steps[:count], []) for count in range(len(steps) + 1)] == [[]] * (STEPS + 2)
@@ -59,7 +58,5 @@ def test_no_step_of_it_raises_an_alarm(resource: dict[str, Any]) -> None:
         ("reward/std", 0.0, "rewards-alike"),
     ],
 )
-def test_the_same_run_made_sick_does(
-    figure: str, times: float, anchor: str, resource: dict[str, Any]
-) -> None:
+def test_modified_run_has_findings(figure: str, times: float, anchor: str, resource: dict[str, Any]) -> None:
     assert [finding.anchor for finding in findings(resource, run({figure: times}), [])] == [anchor]

@@ -1,4 +1,4 @@
-"""Each rule with figures that are just sick, and just not."""
+"""Health rules with metrics just above and just below their thresholds."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from kubealign.read_model import StepMetrics
 from .conftest import RESOURCE, Found, process, steps
 
 
-def test_a_job_that_is_well_has_nothing(found: Found) -> None:
+def test_healthy_job_has_no_findings(found: Found) -> None:
     assert found(processes=[process("driver", "driver"), process("rollout-0", "rollout")]) == []
     assert found(count=0) == found(count=1) == []
 
@@ -131,7 +131,7 @@ SICK: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SICK)
-def test_what_is_sick_is_found_and_what_is_not_quite_is_not(name: str, found: Found) -> None:
+def test_each_rule_triggers_just_above_its_threshold(name: str, found: Found) -> None:
     anchor, sick, well = SICK[name]
     (finding,) = found(**sick)
     assert finding.anchor == anchor
@@ -140,7 +140,7 @@ def test_what_is_sick_is_found_and_what_is_not_quite_is_not(name: str, found: Fo
     assert found(**well) == []
 
 
-def test_numbers_are_told(found: Found) -> None:
+def test_findings_state_the_numbers(found: Found) -> None:
     (gap,) = found(rollout__logprob_gap_mean=lambda s: 0.03)
     assert (
         "differ by 0.03 nats" in gap.detail and "gate is at 0.05" in gap.detail
@@ -157,36 +157,36 @@ def test_numbers_are_told(found: Found) -> None:
     assert "120 nats a response from the reference (0.5 a token); 20 steps before it was 120" in far.detail
 
 
-def test_prompts_given_up_one_after_another_are_worse(found: Found) -> None:
+def test_many_given_up_prompts_are_a_warning(found: Found) -> None:
     (few,) = found(data__given_up_prompts=lambda s: 4.0)
     (many,) = found(data__given_up_prompts=lambda s: 0.0 if s < 50 else 4.0)
     assert (few.severity, many.severity) == (Severity.INFO, Severity.WARNING)
     assert "4 since the start, 4 of them in the last 20 steps" in many.detail
 
 
-def test_staleness_that_is_asked_for_is_none(found: Found) -> None:
+def test_allowed_staleness_is_no_finding(found: Found) -> None:
     resource = {"spec": {"algorithm": {"grpo": {"maxStaleness": 2}}}}
     assert found(resource=resource, rollout__staleness_max=lambda s: 2.0) == []
     assert len(found(resource=resource, rollout__staleness_max=lambda s: 3.0)) == 1
 
 
-def test_a_critic_is_given_time(found: Found) -> None:
+def test_critic_is_judged_after_its_warm_up(found: Found) -> None:
     assert found(count=32, critic__explained_variance=lambda s: -0.5) == []
     assert len(found(count=33, critic__explained_variance=lambda s: -0.5)) == 1
 
 
 def measured(values: list[float], rise: float) -> list[StepMetrics]:
-    """60 steps; val/exact every ten of them; the reward rises by so much a step."""
-    told = []
+    """Return 60 steps with val/exact every ten steps and a reward that rises by `rise` per step."""
+    messages = []
     for metrics in steps(60, {"reward/mean": lambda step: rise * step}):
-        told.append(metrics)
+        messages.append(metrics)
         if metrics.step % 10 == 0:
             value = values[metrics.step // 10 - 1]
-            told.append(StepMetrics(f"{metrics.step}-1", metrics.step, 1, {"val/exact": value}))
-    return told
+            messages.append(StepMetrics(f"{metrics.step}-1", metrics.step, 1, {"val/exact": value}))
+    return messages
 
 
-def test_a_reward_that_is_gamed() -> None:
+def test_reward_gaming_is_found() -> None:
     fallen = [0.3, 0.6, 0.7, 0.6, 0.5, 0.4]
     (finding,) = findings(RESOURCE, measured(fallen, 0.05), [])
     assert (finding.anchor, finding.metric) == ("reward-gaming", "val/exact")
@@ -196,7 +196,7 @@ def test_a_reward_that_is_gamed() -> None:
     assert findings(RESOURCE, measured([0.3, 0.6, 0.7, 0.6, 0.5, 0.69], 0.05), []) == []
 
 
-def test_steps_that_are_done_again_count_once() -> None:
+def test_repeated_steps_count_once() -> None:
     sick = steps(60, {"policy/clip_fraction": lambda step: 0.9})
     again = steps(60, {}, fence=2)[40:]
     assert len(findings(RESOURCE, sick, [])) == 1
@@ -206,7 +206,7 @@ def test_steps_that_are_done_again_count_once() -> None:
     assert [step for step, _ in series.points("reward/mean")] == list(range(1, 42))
 
 
-def test_a_process_that_says_nothing(found: Found) -> None:
+def test_silent_process_is_found(found: Found) -> None:
     speaking = process("driver", "driver")
     silent = process("rollout-1", "rollout", silent_seconds=None, says={})
     nats = process("nats", "nats", silent_seconds=None, says={})
@@ -220,11 +220,11 @@ def test_a_process_that_says_nothing(found: Found) -> None:
     assert found(resource=suspended, processes=[speaking, silent]) == []
 
 
-def test_a_process_that_keeps_dying(found: Found) -> None:
+def test_restarting_process_is_found(found: Found) -> None:
     (finding,) = found(processes=[process("reward-a-0", "reward", restarts=3, message="killed by signal 9")])
     assert (finding.anchor, finding.detail) == (
         "restarts",
-        "It was started again 3 times: killed by signal 9.",
+        "It was restarted 3 times: killed by signal 9.",
     )
     assert found(processes=[process("reward-a-0", "reward", restarts=2)]) == []
 
@@ -236,7 +236,7 @@ def test_a_quarantined_worker_says_why(found: Found) -> None:
     assert "still waiting for the bytes" in finding.detail
 
 
-def test_a_job_that_stands_still(found: Found) -> None:
+def test_stalled_job_is_found(found: Found) -> None:
     def driver(seconds: float) -> Any:
         waits = "12 samples of 3 groups from the rollout workers"
         return process("driver", "driver", says={"seconds_since_step": seconds, "waiting_for": waits})
@@ -250,7 +250,7 @@ def test_a_job_that_stands_still(found: Found) -> None:
     assert len(found(processes=[driver(201.0)], seconds__step=lambda s: 10.0)) == 1
 
 
-def test_the_worst_comes_first(found: Found) -> None:
+def test_findings_are_sorted_by_severity(found: Found) -> None:
     severities = [
         finding.severity
         for finding in found(
@@ -262,7 +262,7 @@ def test_the_worst_comes_first(found: Found) -> None:
     assert severities == [Severity.CRITICAL, Severity.WARNING, Severity.INFO]
 
 
-def test_rewards_that_are_alike_are_nothing_to_a_job_that_learns_nothing(found: Found) -> None:
+def test_equal_rewards_are_no_finding_for_data_generation(found: Found) -> None:
     sick = {"reward__std": lambda s: 0.0}
     assert [finding.anchor for finding in found(**sick)] == ["rewards-alike"]
     resource = RESOURCE | {"spec": {"algorithm": {"generate": {}}}}

@@ -1,4 +1,4 @@
-"""What only a cluster has is refused before anything starts; what concerns pods alone is ignored."""
+"""Rejection of cluster-only features before a run starts; pod settings are ignored."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_a_function_of_a_config_map_is_refused_with_the_remedy(tmp_path: Path) -
     assert "function: {file: {path: exact.py, name: score}}" in first
 
 
-def test_a_pod_template_changes_nothing_here(tmp_path: Path) -> None:
+def test_pod_template_is_ignored(tmp_path: Path) -> None:
     plain, patched = AlignmentJob.from_yaml(RLOO), AlignmentJob.from_yaml(RLOO + TEMPLATE)
     assert admit(patched, RunFolder(tmp_path / "sums")).before is None
     assert roles(patched) == roles(plain)

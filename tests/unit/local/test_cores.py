@@ -1,4 +1,4 @@
-"""How many cores there are to compute with, from what the kernel says."""
+"""Number of usable cores from affinity and cgroup quotas."""
 
 import os
 from pathlib import Path
@@ -8,12 +8,12 @@ from kubealign.local.cores import available_cores, cores_within
 from support.cgroup_files import write_group, write_memberships
 
 
-def test_never_more_than_this_process_may_run_on() -> None:
+def test_available_cores_are_within_the_affinity_mask() -> None:
     assert 1 <= available_cores() <= len(os.sched_getaffinity(0))
 
 
-def test_the_tightest_quota_of_version_two_rounded_up(tmp_path: Path) -> None:
-    """Its own is 250 of 100 ms, its parent's 150 of 100 ms: 1.5 cores, which two threads use up."""
+def test_cgroup_v2_uses_the_tightest_quota_rounded_up(tmp_path: Path) -> None:
+    """Own quota 250 of 100 ms, the parent's 150 of 100 ms: 1.5 cores, rounded up to two."""
     root = tmp_path / "cg"
     write_group(root, cgroup__procs="")
     write_group(root / "a", cpu__max="150000 100000")
@@ -24,8 +24,8 @@ def test_the_tightest_quota_of_version_two_rounded_up(tmp_path: Path) -> None:
     assert cores_within(1, control_groups("cpu", own, root)) == 1
 
 
-def test_version_one(tmp_path: Path) -> None:
-    """No quota of its own, half a core for the group above; another controller's path is not its."""
+def test_cgroup_v1_uses_the_parent_quota(tmp_path: Path) -> None:
+    """No own quota, half a core for the parent; the path of another controller is ignored."""
     root = tmp_path / "cg"
     write_group(root / "cpu/pod", cpu__cfs_quota_us="50000", cpu__cfs_period_us="100000")
     write_group(root / "cpu/pod/own", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
@@ -42,5 +42,5 @@ def test_a_container_sees_its_group_as_the_root(tmp_path: Path) -> None:
     assert cores_within(16, control_groups("cpu", own, root)) == 3
 
 
-def test_a_system_without_control_groups_limits_nothing(tmp_path: Path) -> None:
+def test_no_cgroups_means_no_limit(tmp_path: Path) -> None:
     assert cores_within(16, control_groups("cpu", tmp_path / "none", tmp_path)) == 16

@@ -1,4 +1,4 @@
-"""A full disk: only one that stays full ends a run."""
+"""Full disks: only a disk that stays full ends a run."""
 
 import asyncio
 from collections import namedtuple
@@ -17,7 +17,7 @@ def _free(monkeypatch: pytest.MonkeyPatch, sizes: Iterator[int]) -> None:
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: _Usage(0, 0, next(sizes)))
 
 
-async def test_three_looks_in_a_row_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_three_consecutive_polls_of_a_full_disk_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     # 65,536 bytes are room; the count begins again after the second look.
     sizes = iter([0, 65_535, 65_536, 0, 0, 0, 99])
     _free(monkeypatch, sizes)
@@ -26,7 +26,7 @@ async def test_three_looks_in_a_row_without_room(monkeypatch: pytest.MonkeyPatch
     assert list(sizes) == [99]
 
 
-async def test_a_disk_with_room_is_looked_at_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_disk_with_space_is_polled_indefinitely(monkeypatch: pytest.MonkeyPatch) -> None:
     _free(monkeypatch, iter([65_536] * 1_000_000))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):

@@ -1,4 +1,4 @@
-"""The runner's pure rules: what may change, who waits how long, who gets which cores, what is said."""
+"""Pure rules of the local runner: spec changes, backoff, threads, messages."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def with_spec(text: str, *pairs: tuple[str, str]) -> AlignmentJob:
     return AlignmentJob.from_yaml(text)
 
 
-def test_delays_double_up_to_half_a_minute_and_begin_again_after_health() -> None:
+def test_backoff_doubles_up_to_30_seconds_and_resets_after_health() -> None:
     backoff = Backoff()
     assert [backoff.after(0) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert backoff.after(59.9) == 30
@@ -72,24 +72,22 @@ def test_delays_double_up_to_half_a_minute_and_begin_again_after_health() -> Non
         (("/data/prompts", "/elsewhere/prompts"), None),
     ],
 )
-def test_what_may_change_between_two_runs(ppo: AlignmentJob, change, differing) -> None:
-    found = changes(ppo, with_spec(PPO, change))
+def test_allowed_spec_changes_between_runs(ppo: AlignmentJob, change, differing) -> None:
+    result = changes(ppo, with_spec(PPO, change))
     if differing is None:
-        assert len(found) == 1
-        assert found[0].startswith(
+        assert len(result) == 1
+        assert result[0].startswith(
             "spec.data.prompts.source.path (/data/prompts.jsonl, now /elsewhere/prompts"
         )
     else:
-        assert found == differing
+        assert result == differing
 
 
-def test_nothing_differs_from_itself(ppo: AlignmentJob) -> None:
+def test_identical_specs_have_no_forbidden_changes(ppo: AlignmentJob) -> None:
     assert changes(ppo, AlignmentJob.model_validate_json(ppo.model_dump_json(by_alias=True))) == []
 
 
-def test_cores_are_shared_by_those_that_compute_together(
-    ppo: AlignmentJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_processes_share_the_cores(ppo: AlignmentJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     processes = roles(ppo)
     share = {process.name: threads(process, processes, cores=8) for process in processes}
@@ -109,7 +107,7 @@ def test_cores_are_shared_by_those_that_compute_together(
 
 
 @pytest.mark.parametrize(("said", "most"), [("2", 2), (" 3,1", 3), ("", 8), ("16", 8), ("many", 8), ("0", 8)])
-def test_a_process_has_no_more_threads_than_openmp_is_told(
+def test_threads_are_bounded_by_omp_num_threads(
     ppo: AlignmentJob, said: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processes = roles(ppo)
@@ -121,27 +119,28 @@ def test_a_process_has_no_more_threads_than_openmp_is_told(
     }
 
 
-def test_processes_take_turns_unless_some_work_while_others_do(ppo: AlignmentJob) -> None:
-    """Then threads that wait look for one another longer before they sleep."""
+def test_processes_compute_in_turns_unless_phases_overlap(ppo: AlignmentJob) -> None:
+    """Overlapping phases make waiting threads spin longer before they sleep."""
     assert not take_turns(ppo)  # a reference and a reward model score while responses come in
-    told = ppo.model_dump(mode="json", by_alias=True, exclude_none=True)
+    messages = ppo.model_dump(mode="json", by_alias=True, exclude_none=True)
     even = {"name": "even", "function": {"file": {"path": "/reward.py", "name": "reward"}}}
-    spec = {name: told["spec"][name] for name in ("policy", "data", "maxSteps")} | {"rewards": [even]}
+    spec = {name: messages["spec"][name] for name in ("policy", "data", "maxSteps")} | {"rewards": [even]}
     rloo = {"kl": {"fixed": {"coefficient": 0.0}}}
     for staleness, turns in ((0, True), (2, False)):
         algorithm = {"rloo": {**rloo, "maxStaleness": staleness}}
-        job = AlignmentJob.model_validate({**told, "spec": {**spec, "algorithm": algorithm}})
+        job = AlignmentJob.model_validate({**messages, "spec": {**spec, "algorithm": algorithm}})
         assert take_turns(job) is turns
     judges = {"name": "judges", "ensemble": {"models": [{"path": "/one"}, {"path": "/other"}]}}
     spec |= {"rewards": [judges], "algorithm": {"rloo": rloo}}
-    assert not take_turns(AlignmentJob.model_validate({**told, "spec": spec}))
+    assert not take_turns(AlignmentJob.model_validate({**messages, "spec": spec}))
     longer, shorter = (int(environment(alone)["GOMP_SPINCOUNT"]) for alone in (True, False))
     assert longer > shorter > 0
 
 
-def test_what_computes_beside_the_rollout_workers_has_what_they_leave(ppo: AlignmentJob) -> None:
-    """In a job that trains meanwhile, trainer and rollout workers are as urgent; where all take turns, there
-    is nothing to leave."""
+def test_processes_beside_rollout_workers_yield_the_cpu(ppo: AlignmentJob) -> None:
+    """In an asynchronous job trainer and rollout workers are equally urgent; without overlap no process
+    yields.
+    """
     behind = with_spec(PPO, ("ppo: {}", "ppo: {maxStaleness: 1}"))
     alone = with_spec(
         PPO, ("ppo: {}", "rloo: {kl: {fixed: {coefficient: 0.0}}}"), ("model: {job: {name: judge}}", CHECK)
@@ -158,7 +157,7 @@ def test_what_computes_beside_the_rollout_workers_has_what_they_leave(ppo: Align
     assert not any(yields(process, without, ppo) for process in without)
 
 
-def test_newcomers_take_the_lowest_free_numbers(ppo: AlignmentJob) -> None:
+def test_new_workers_take_the_lowest_free_numbers(ppo: AlignmentJob) -> None:
     processes = [process for process in roles(ppo) if process.name != "rollout-0"]
     added, removed = scaled(ppo, processes, "rollout", 3)
     assert ([process.name for process in added], removed) == (["rollout-0", "rollout-2"], [])
@@ -168,12 +167,12 @@ def test_newcomers_take_the_lowest_free_numbers(ppo: AlignmentJob) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 1025, 2.0, True, "3", None])
-def test_a_number_of_workers_that_is_not_allowed(ppo: AlignmentJob, replicas: object) -> None:
+def test_invalid_replica_counts_are_rejected(ppo: AlignmentJob, replicas: object) -> None:
     with pytest.raises(RunRefused, match="must be a whole number from 2 to 1024"):
         scaled(ppo, roles(ppo), "rollout", replicas)
 
 
-def test_a_worker_of_several_processes_comes_and_goes_as_a_whole() -> None:
+def test_multi_process_worker_is_scaled_as_a_unit() -> None:
     shared = "replicas: 2, engine: {torch: {tensorParallel: 2}}"
     job = with_spec(PPO, ("replicas: 2, minReplicas: 2", shared))
     added, removed = scaled(job, roles(job), "rollout", 3)
@@ -187,14 +186,14 @@ def test_a_worker_of_several_processes_comes_and_goes_as_a_whole() -> None:
     assert [process.name for process in removed] == ["rollout-1", "rollout-1-r1", "rollout-2", "rollout-2-r1"]
 
 
-def test_workers_in_the_trainers_processes_are_not_scaled() -> None:
+def test_colocated_workers_are_not_scaled() -> None:
     job = with_spec(PPO, ("replicas: 2, minReplicas: 2", "placement: WithTrainer"))
     with pytest.raises(RunRefused, match=r"trainer\.ranks cannot change while the job runs"):
         scaled(job, roles(job), "rollout", 2)
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8))
-def test_scaling_always_gives_the_number_that_was_asked_for(wanted: list[int]) -> None:
+def test_scaling_reaches_the_requested_replica_count(wanted: list[int]) -> None:
     job = with_spec(PPO, ("replicas: 2, minReplicas: 2", "replicas: 1"))
     processes = list(roles(job))
     for replicas in wanted:
@@ -205,7 +204,7 @@ def test_scaling_always_gives_the_number_that_was_asked_for(wanted: list[int]) -
         assert names == sorted(f"rollout-{number}" for number in range(replicas))
 
 
-def test_a_step_in_one_line() -> None:
+def test_format_step_returns_one_line() -> None:
     values = {
         "reward/mean": 0.4125,
         "kl/reference": 0.031,
@@ -224,7 +223,7 @@ def test_a_step_in_one_line() -> None:
     )
 
 
-def test_of_many_validation_figures_the_short_names_are_shown() -> None:
+def test_short_validation_metric_names_are_preferred() -> None:
     values = {f"val/exact/kind-{number}": 0.5 for number in range(20)} | {"val/exact": 0.25, "val/loss": 2.0}
     line = step_line(StepMetrics("1-0", 0, 1, values), 90)
     assert "val/exact 0.250" in line and "val/loss 2.000" in line
@@ -235,17 +234,17 @@ def test_of_many_validation_figures_the_short_names_are_shown() -> None:
     ("value", "said"),
     [(0.314, "0.31s"), (12.44, "12.4s"), (185, "3m05s"), (59.99, "60.0s"), (7620, "2h07m")],
 )
-def test_durations(value: float, said: str) -> None:
+def test_format_seconds(value: float, said: str) -> None:
     assert seconds(value) == said
 
 
-def test_ends_in_words() -> None:
+def test_describe_exit() -> None:
     assert how_it_ended(3) == "ended with code 3"
     assert how_it_ended(-9) == "was killed by SIGKILL"
     assert how_it_ended(-77) == "was killed by signal 77"
 
 
-def test_last_words_are_of_the_last_start_and_readable(tmp_path: Path) -> None:
+def test_log_tail_shows_readable_lines_of_the_last_start(tmp_path: Path) -> None:
     log = tmp_path / "trainer-0.log"
     log.write_text("of the start before\n")
     start = log.stat().st_size
@@ -271,12 +270,12 @@ def test_a_dry_run_names_every_process(ppo: AlignmentJob) -> None:
     assert rows["prepare"].split() == ["kubealign_services.driver.prepare", "runs", "once", "first"]
 
 
-def test_the_fork_server_imports_what_the_models_need(tmp_path: Path) -> None:
+def test_fork_server_preloads_model_modules(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     job = with_spec(
         PPO, ("{job: {name: tuned}}", f"{{path: {tmp_path}}}"), ("{job: {name: judge}}", "{path: /nowhere}")
     )
-    found = modules([job])
-    assert "transformers.models.qwen2.modeling_qwen2" in found
-    assert found.index("torch") < found.index("kubealign_services.trainer.main")
-    assert len(found) == len(set(found))
+    result = modules([job])
+    assert "transformers.models.qwen2.modeling_qwen2" in result
+    assert result.index("torch") < result.index("kubealign_services.trainer.main")
+    assert len(result) == len(set(result))

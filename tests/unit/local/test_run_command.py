@@ -53,25 +53,25 @@ def test_a_dry_run_starts_and_writes_nothing_and_imports_little(file: Path) -> N
     assert listing(file.parent) == before
 
 
-def test_a_job_whose_model_nobody_has_made_is_refused(file: Path) -> None:
+def test_job_with_a_missing_dependency_is_rejected(file: Path) -> None:
     result = CliRunner().invoke(app, ["run", str(file), "--runs-dir", str(file.parent / "none")])
     assert result.exit_code == 3
     assert "run base first" in result.output.replace("\n", " ")
     assert not (file.parent / "none").exists()
 
 
-def test_a_wrong_value_is_told_with_its_place(file: Path) -> None:
+def test_invalid_value_is_reported_with_its_path(file: Path) -> None:
     result = CliRunner().invoke(app, ["run", str(file), "--set", "spec.maxSteps=0"])
     assert result.exit_code == 3
     assert "spec.maxSteps" in result.output
 
 
-def test_a_folder_that_cannot_be_made_is_told(file: Path) -> None:
+def test_uncreatable_run_directory_is_reported(file: Path) -> None:
     in_the_way = file.parent / "a-file"
     in_the_way.write_text("")
     text = JOB.replace("{job: {name: base}}", "{path: /nowhere}")
     file.write_text(text)
     result = CliRunner().invoke(app, ["run", str(file), "--runs-dir", str(in_the_way)])
     assert result.exit_code == 1
-    assert "the run's folder cannot be used" in result.output
+    assert "the run directory cannot be used" in result.output
     assert "a-file" in result.output.replace("\n", "")

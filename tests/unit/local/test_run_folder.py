@@ -1,4 +1,4 @@
-"""The run's folder: one runner at a time, one job a folder, nothing deleted that is not a run's."""
+"""Run directory: one runner at a time, one job per directory, no deletion of other folders."""
 
 import json
 import socket
@@ -38,7 +38,7 @@ def ended(folder: RunFolder, job: AlignmentJob, phase: Phase) -> None:
     RunStatus(phase=phase, runner=1, started_at=0.0).write(folder.status)
 
 
-def test_the_lock_names_who_holds_it(tmp_path: Path) -> None:
+def test_lock_error_names_the_holder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "tiny")
     lock = folder.lock()
     lock.acquire()
@@ -65,14 +65,16 @@ def test_a_first_run_is_admitted(tmp_path: Path, job: AlignmentJob) -> None:
     ("phase", "finished"),
     [(Phase.SUCCEEDED, True), (Phase.FAILED, False), (Phase.STOPPED, False), (Phase.RUNNING, False)],
 )
-def test_only_a_success_is_the_end(tmp_path: Path, job: AlignmentJob, phase: Phase, finished: bool) -> None:
+def test_only_succeeded_runs_count_as_finished(
+    tmp_path: Path, job: AlignmentJob, phase: Phase, finished: bool
+) -> None:
     folder = folder_of(tmp_path, "tiny")
     ended(folder, job, phase)
     assert admit(job, folder).finished is finished
     assert has_succeeded(tmp_path)("tiny") is finished
 
 
-def test_another_job_of_the_name_is_refused(tmp_path: Path, job: AlignmentJob) -> None:
+def test_different_job_of_the_same_name_is_rejected(tmp_path: Path, job: AlignmentJob) -> None:
     folder = folder_of(tmp_path, "tiny")
     ended(folder, job, Phase.STOPPED)
     other = AlignmentJob.from_yaml(JOB.replace("sft: {}", "sft: {rowsPerStep: 8}"))
@@ -81,7 +83,7 @@ def test_another_job_of_the_name_is_refused(tmp_path: Path, job: AlignmentJob) -
 
 
 @pytest.mark.parametrize("name", ["job.json", "status.json"])
-def test_a_damaged_file_is_said_to_be_so(tmp_path: Path, job: AlignmentJob, name: str) -> None:
+def test_damaged_file_is_reported(tmp_path: Path, job: AlignmentJob, name: str) -> None:
     folder = folder_of(tmp_path, "tiny")
     ended(folder, job, Phase.STOPPED)
     (folder.root / name).write_text('{"phase": ')
@@ -89,7 +91,7 @@ def test_a_damaged_file_is_said_to_be_so(tmp_path: Path, job: AlignmentJob, name
         admit(job, folder)
 
 
-def test_a_status_survives_its_file(tmp_path: Path) -> None:
+def test_status_round_trips_through_its_file(tmp_path: Path) -> None:
     status = RunStatus(
         phase=Phase.FAILED,
         message="why",
@@ -105,7 +107,7 @@ def test_a_status_survives_its_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
 
-def test_what_is_not_a_run_is_not_deleted(tmp_path: Path) -> None:
+def test_folder_that_is_not_a_run_is_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "thesis.tex").write_text("years of work")
     with pytest.raises(RunRefused, match="is not the folder of a run"):
@@ -113,7 +115,7 @@ def test_what_is_not_a_run_is_not_deleted(tmp_path: Path) -> None:
     assert (tmp_path / "tiny" / "thesis.tex").exists()
 
 
-def test_deleting_takes_the_shared_memory_with_it(tmp_path: Path, job: AlignmentJob) -> None:
+def test_delete_removes_the_shared_memory(tmp_path: Path, job: AlignmentJob) -> None:
     folder = folder_of(tmp_path, "tiny")
     ended(folder, job, Phase.RUNNING)
     memory = folder.claim_memory()
@@ -123,7 +125,7 @@ def test_deleting_takes_the_shared_memory_with_it(tmp_path: Path, job: Alignment
     assert not memory.exists() and not folder.root.exists()
 
 
-def test_a_record_that_points_elsewhere_deletes_nothing(tmp_path: Path) -> None:
+def test_foreign_shared_memory_record_deletes_nothing(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "tiny")
     folder.make()
     elsewhere = tmp_path / "precious"
@@ -133,7 +135,7 @@ def test_a_record_that_points_elsewhere_deletes_nothing(tmp_path: Path) -> None:
     assert elsewhere.exists()
 
 
-def test_ports_in_use_are_passed_over_and_none_is_given_twice() -> None:
+def test_used_ports_are_skipped_and_none_is_allocated_twice() -> None:
     free = Ports()
     first, second = free.take(), free.take()
     with socket.socket() as other:
@@ -150,7 +152,7 @@ def test_ports_in_use_are_passed_over_and_none_is_given_twice() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no server could listen beside it")
-def test_a_port_is_one_runs_until_that_has_gone_and_its_servers_may_listen() -> None:
+def test_port_is_reserved_for_one_run_and_servers_can_listen() -> None:
     run = Ports()
     port = run.take()
     with pytest.raises(RunRefused):

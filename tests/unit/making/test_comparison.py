@@ -1,4 +1,4 @@
-"""The arithmetic of comparisons, and what is drawn for them."""
+"""Arithmetic of comparisons, and the choice of principles."""
 
 import math
 from collections import Counter
@@ -23,11 +23,11 @@ def test_both_orders_count_alike() -> None:
     assert better(0.3, 0.9) == pytest.approx(1 - 0.8)
 
 
-def test_whoever_always_names_the_first_has_no_preference() -> None:
+def test_a_policy_that_always_names_the_first_has_no_preference() -> None:
     assert better(0.97, 0.97) == 0.5
 
 
-def test_principles_are_drawn_evenly_and_the_same_again() -> None:
+def test_principles_are_drawn_evenly_and_repeatably() -> None:
     names = [f"{row}/{pair}" for row in range(100) for pair in range(10)]
     first = [drawn(["a", "b", "c", "d"], 1, name) for name in names]
     assert first == [drawn(["a", "b", "c", "d"], 1, name) for name in names]

@@ -1,4 +1,4 @@
-"""Which samples become rows, and in which form."""
+"""Selection of samples as rows, and the rows' format."""
 
 from typing import Any
 
@@ -39,46 +39,46 @@ def rows(keep: Keep, some: list[Sample], form: Form = TEXT) -> tuple[list[dict[s
     return kept(keep, some, form, state), state
 
 
-def test_all_are_rows_with_what_is_known_of_them() -> None:
-    found, _ = rows(Keep.ALL, samples([1.0, 0.5]))
+def test_all_samples_become_rows_with_their_columns() -> None:
+    selected, _ = rows(Keep.ALL, samples([1.0, 0.5]))
     judged = {"reward": 2.0, "reward.exact": 1.0}
-    assert found[0] == {"answer": 4, "prompt": "2+2=", "response": "a", "truncated": True} | judged
-    assert found[1]["response"] == "b" and found[1]["reward"] == 1.0
+    assert selected[0] == {"answer": 4, "prompt": "2+2=", "response": "a", "truncated": True} | judged
+    assert selected[1]["response"] == "b" and selected[1]["reward"] == 1.0
 
 
-def test_without_rewards_there_are_no_columns_of_rewards() -> None:
-    found, _ = rows(Keep.ALL, samples([None]))
-    assert found == [{"answer": 4, "prompt": "2+2=", "response": "a", "truncated": True}]
+def test_without_rewards_there_are_no_reward_columns() -> None:
+    selected, _ = rows(Keep.ALL, samples([None]))
+    assert selected == [{"answer": 4, "prompt": "2+2=", "response": "a", "truncated": True}]
 
 
 def test_the_best_is_the_first_of_those_with_the_highest_reward() -> None:
     other = PreparedRow(row=8, prompt_tokens=[1], prompt_text="1+1=")
-    found, _ = rows(Keep.BEST, samples([0.0, 3.0, 3.0]) + samples([-1.0, -2.0], other))
-    assert [(row["prompt"], row["response"]) for row in found] == [("2+2=", "b"), ("1+1=", "a")]
+    selected, _ = rows(Keep.BEST, samples([0.0, 3.0, 3.0]) + samples([-1.0, -2.0], other))
+    assert [(row["prompt"], row["response"]) for row in selected] == [("2+2=", "b"), ("1+1=", "a")]
 
 
 def test_the_best_and_the_worst_are_a_preference_with_their_rewards() -> None:
-    found, state = rows(Keep.BEST_AND_WORST, samples([1.0, 4.0, -1.0, 4.0, -1.0]))
-    assert [(row["chosen"], row["rejected"]) for row in found] == [("b", "c")]
-    assert (found[0]["chosen_rating"], found[0]["rejected_rating"]) == (8.0, -2.0)
-    assert (found[0]["chosen_reward.exact"], found[0]["rejected_reward.exact"]) == (4.0, -1.0)
+    selected, state = rows(Keep.BEST_AND_WORST, samples([1.0, 4.0, -1.0, 4.0, -1.0]))
+    assert [(row["chosen"], row["rejected"]) for row in selected] == [("b", "c")]
+    assert (selected[0]["chosen_rating"], selected[0]["rejected_rating"]) == (8.0, -2.0)
+    assert (selected[0]["chosen_reward.exact"], selected[0]["rejected_reward.exact"]) == (4.0, -1.0)
     assert state.left_out == {}
 
 
 @pytest.mark.parametrize(("rewards", "texts"), [([2.0, 2.0], "ab"), ([1.0, 2.0], "aa")])
-def test_prompts_whose_samples_are_alike_are_left_out_and_counted(rewards: list[float], texts: str) -> None:
-    found, state = rows(Keep.BEST_AND_WORST, samples(list(rewards), texts=texts))
-    assert found == [] and state.left_out == {"alike": 1}
+def test_prompts_with_equal_samples_are_skipped_and_counted(rewards: list[float], texts: str) -> None:
+    selected, state = rows(Keep.BEST_AND_WORST, samples(list(rewards), texts=texts))
+    assert selected == [] and state.left_out == {"alike": 1}
 
 
 def test_messages_end_with_the_response() -> None:
-    found, _ = rows(Keep.ALL, samples([None], CHAT_ROW), CHAT)
+    selected, _ = rows(Keep.ALL, samples([None], CHAT_ROW), CHAT)
     answer = {"role": "assistant", "content": "a"}
-    assert found == [{"answer": 4, "messages": [*TALK, answer], "truncated": True}]
+    assert selected == [{"answer": 4, "messages": [*TALK, answer], "truncated": True}]
 
 
 def test_preferences_of_messages_end_with_either_response() -> None:
-    found, _ = rows(Keep.BEST_AND_WORST, samples([0.0, 1.0], CHAT_ROW), CHAT)
-    assert found[0]["chosen"] == [*TALK, {"role": "assistant", "content": "b"}]
-    assert found[0]["rejected"] == [*TALK, {"role": "assistant", "content": "a"}]
-    assert "prompt" not in found[0] and "talk" not in found[0]
+    selected, _ = rows(Keep.BEST_AND_WORST, samples([0.0, 1.0], CHAT_ROW), CHAT)
+    assert selected[0]["chosen"] == [*TALK, {"role": "assistant", "content": "b"}]
+    assert selected[0]["rejected"] == [*TALK, {"role": "assistant", "content": "a"}]
+    assert "prompt" not in selected[0] and "talk" not in selected[0]

@@ -1,4 +1,4 @@
-"""The rows on the disk, whoever is killed when."""
+"""Durability of the row file, whichever process is killed at any time."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from kubealign_services.driver.making.row_file import RowFile
 
 
 def written(run_dir: Path, steps: int) -> RowFile:
-    """A file after so many steps of two rows."""
+    """Return a file after `steps` steps of two rows each."""
     file = RowFile(run_dir)
     for _ in range(steps):
         add(file)
@@ -28,7 +28,7 @@ def result(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_what_was_written_is_found_again(tmp_path: Path) -> None:
+def test_written_rows_are_found_again(tmp_path: Path) -> None:
     written(tmp_path, 3)
     file = RowFile(tmp_path)
     assert (file.state.step, file.state.position, file.state.rows) == (3, 6, 6)
@@ -38,8 +38,8 @@ def test_what_was_written_is_found_again(tmp_path: Path) -> None:
     assert result(tmp_path)[1]["text"] == "ü\n"
 
 
-def test_rows_of_a_step_that_did_not_end_are_cut_off(tmp_path: Path) -> None:
-    """Killed between the rows and the state: the next attempt makes the same step again."""
+def test_rows_of_an_unfinished_step_are_truncated(tmp_path: Path) -> None:
+    """Killed between rows and state: the next attempt repeats the step."""
     written(tmp_path, 2)
     with (tmp_path / "making" / "rows.jsonl").open("a") as file:
         file.write('{"row": 4}\n{"row"')
@@ -50,7 +50,7 @@ def test_rows_of_a_step_that_did_not_end_are_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["changed", "cut", "gone"])
-def test_rows_that_are_not_what_was_written_end_the_job(tmp_path: Path, spoil: str) -> None:
+def test_altered_rows_fail_the_job(tmp_path: Path, spoil: str) -> None:
     written(tmp_path, 2)
     path = tmp_path / "making" / "rows.jsonl"
     data = path.read_bytes()
@@ -58,11 +58,11 @@ def test_rows_that_are_not_what_was_written_end_the_job(tmp_path: Path, spoil: s
         path.unlink()
     else:
         path.write_bytes(data[:-1] if spoil == "cut" else data.replace(b"3", b"7", 1))
-    with pytest.raises(JobFailed, match=r"rows\.jsonl is not what was written: its first \d+ bytes"):
+    with pytest.raises(JobFailed, match=r"rows\.jsonl was altered: its first \d+ bytes"):
         RowFile(tmp_path)
 
 
-def test_a_result_is_taken_back_for_more_steps(tmp_path: Path) -> None:
+def test_a_result_is_moved_back_for_more_steps(tmp_path: Path) -> None:
     file = written(tmp_path, 1)
     file.finish()
     assert file.finished
@@ -80,7 +80,7 @@ def test_a_step_without_rows_is_a_step(tmp_path: Path) -> None:
     assert (RowFile(tmp_path).state.step, RowFile(tmp_path).state.position) == (1, 5)
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_earlier_rows_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path, 1)
 
     def full(*args: object) -> None:

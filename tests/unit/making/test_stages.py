@@ -1,4 +1,4 @@
-"""Revision and comparison through the bus, with a policy that answers by rule."""
+"""Revision and comparison through the bus, with a scripted policy."""
 
 import asyncio
 import json
@@ -32,8 +32,8 @@ Finds = Callable[[str], list[float]]
 
 
 def ids(text: str) -> list[int]:
-    found: list[int] = TOKENIZER(text, add_special_tokens=False)["input_ids"]
-    return found
+    result: list[int] = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    return result
 
 
 async def answer(bus: MemoryBus, says: Says, finds: Finds, asked: list[str]) -> None:
@@ -73,7 +73,7 @@ async def made(
     prompts: tuple[str, ...] = ("hi",),
     context: int | None = None,
 ) -> AsyncIterator[tuple[list[dict[str, Any]], MakingState, dict[str, float], list[str]]]:
-    """The rows of one step, its state and figures, and everything that was asked."""
+    """Return the rows of one step, its state and metrics, and all requests."""
     rows = [PreparedRow(row=n, prompt_tokens=ids(text), prompt_text=text) for n, text in enumerate(prompts)]
     TOKENIZER.save_pretrained(folder / "model")
     prepared = Prepared(folder, {"policy": folder / "model"}, report(len(rows), context), rows, None)  # type: ignore[arg-type]
@@ -84,8 +84,8 @@ async def made(
             job = generate_job(entry, rollout={"sampling": {"maxTokens": 4}}, seed=1)
             maker = build_maker(job, prepared, exchange)
             state, step = MakingState(step=1), StepFigures(1)
-            found = await maker.make(range(len(rows)), state, step)
-            yield found, state, step.metrics, asked
+            result = await maker.make(range(len(rows)), state, step)
+            yield result, state, step.metrics, asked
     finally:
         worker.cancel()
         await asyncio.gather(worker, return_exceptions=True)
@@ -99,13 +99,13 @@ REVISE = {
 
 
 def reviser(prompt: str, sample: int) -> str:
-    """Responses no0 and no1; critiques bad; revisions with one more x each time."""
+    """Return responses no0 and no1, critiques `bad`, and revisions with one more x each time."""
     if prompt.endswith("?"):
         return "bad"
     return prompt.split("|")[1] + "x" if prompt.endswith(":") else f"n{sample}"
 
 
-async def test_each_response_is_criticised_and_revised_so_many_times(tmp_path: Path) -> None:
+async def test_each_response_is_criticised_and_revised_several_times(tmp_path: Path) -> None:
     entry = {"samplesPerPrompt": 2, "revise": REVISE | {"times": 2}}
     async with made(tmp_path, entry, reviser) as (rows, state, figures, asked):
         assert [row["response"] for row in rows] == ["n0xx", "n1xx"]
@@ -125,7 +125,7 @@ async def test_each_response_is_criticised_and_revised_so_many_times(tmp_path: P
         assert len(asked) == 1 + 2 * 2 * 2
 
 
-async def test_what_leaves_no_room_for_an_answer_is_left_out(tmp_path: Path) -> None:
+async def test_prompts_without_room_for_an_answer_are_skipped(tmp_path: Path) -> None:
     """hi|n0|brief? has 11 characters, hi|n0|brief|bad: 15; four tokens follow."""
     entry = {"revise": REVISE | {"principles": ["brief"]}}
     async with made(tmp_path, entry, reviser, context=18) as (rows, state, _, asked):
@@ -142,7 +142,7 @@ COMPARE = {
 }
 
 
-async def test_pairs_are_asked_about_in_both_orders(tmp_path: Path) -> None:
+async def test_pairs_are_compared_in_both_orders(tmp_path: Path) -> None:
     """Log-probabilities: 0 for A and -1 for B where n0 or n3 stands first, 0 and -3 elsewhere. First pair:
     p(0, 1) = 1 / (1 + e^-1) = 0.7311, p(1, 0) = 1 / (1 + e^-3) = 0.9526, so that n0 is better with
     (0.7311 + 1 - 0.9526) / 2 = 0.3892."""
@@ -167,7 +167,7 @@ async def test_pairs_are_asked_about_in_both_orders(tmp_path: Path) -> None:
         assert figures["comparison/confidence"] == pytest.approx(2 * 0.389242 * -1 + 1, abs=1e-5)
 
 
-async def test_pairs_that_are_alike_and_ties_give_no_row(tmp_path: Path) -> None:
+async def test_equal_pairs_and_ties_give_no_row(tmp_path: Path) -> None:
     texts = {"hi": ["n", "n"], "ho": ["n", "m"]}
     entry = {"samplesPerPrompt": 2, "compare": COMPARE}
     async with made(
@@ -177,7 +177,7 @@ async def test_pairs_that_are_alike_and_ties_give_no_row(tmp_path: Path) -> None
         assert len(asked) == 2 + 2
 
 
-async def test_the_same_job_makes_the_same_rows(tmp_path: Path) -> None:
+async def test_the_same_job_generates_the_same_rows(tmp_path: Path) -> None:
     entry = {"samplesPerPrompt": 2, "revise": REVISE | {"times": 2}}
     async with made(tmp_path, entry, reviser) as (first, *_), made(tmp_path, entry, reviser) as (second, *_):
         assert json.dumps(first) == json.dumps(second)

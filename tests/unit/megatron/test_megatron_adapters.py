@@ -1,5 +1,6 @@
-"""Adapters of every rank: the torch backend's layers, names and first weights, merged and resumed in any
-layout."""
+"""Adapters of every rank: the torch backend's layers, names and initial weights, merged and resumed in any
+layout.
+"""
 
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def adapted(config: object, lora: Lora = LORA, **ranks: int) -> list[Conversion]
 
 
 def dealt(conversion: Conversion, wholes: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A rank's parameters from the checkpoint's tensors."""
+    """Build a rank's parameters from the checkpoint's tensors."""
     parameters = {name: torch.zeros(shape) for name, shape in conversion.shapes.items()}
     for name, parameter in parameters.items():
         for part in conversion.parts(name):
@@ -52,7 +53,7 @@ def drawn(conversions: list[Conversion]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2_moe"])
-def test_layers_and_first_weights_are_those_of_the_torch_backend(family: str, tmp_path: Path) -> None:
+def test_layers_and_initial_weights_match_the_torch_backend(family: str, tmp_path: Path) -> None:
     config = config_of(family)
     save_model(tmp_path, config)
     model = load_model(tmp_path, Head.LANGUAGE_MODEL)
@@ -72,7 +73,7 @@ def test_layers_and_first_weights_are_those_of_the_torch_backend(family: str, tm
 
 
 @pytest.mark.parametrize("ranks", LAYOUTS, ids=["1 rank", "8 ranks"])
-def test_slices_are_merged_with_their_rows_and_columns_of_the_adapter(ranks: dict[str, int]) -> None:
+def test_slices_are_merged_with_matching_rows_and_columns_of_the_adapter(ranks: dict[str, int]) -> None:
     conversions = adapted(config_of("qwen2"), **ranks)
     wholes = drawn(conversions)
     scale = LORA.alpha / LORA.rank
@@ -112,7 +113,7 @@ def test_a_checkpoint_of_adapters_is_read_in_another_layout(tmp_path: Path) -> N
     assert all(torch.equal(found[name].exp_avg_sq, expected[name] * 3) for name in trained)
 
 
-def test_targets_by_name_and_what_cannot_be_adapted() -> None:
+def test_targets_by_name_and_unsupported_targets() -> None:
     config = config_of("qwen2_moe")
     chosen = adapted_layers(config, Lora(rank=2, targets=LoraTargets(names=["q_proj", "down_proj"])))
     assert {name.rpartition(".")[2] for name in chosen.layers} == {"q_proj", "down_proj"}
@@ -121,5 +122,5 @@ def test_targets_by_name_and_what_cannot_be_adapted() -> None:
     assert len(attention.layers) == 4 * 4
     with pytest.raises(ValueError, match=r"shared_expert_gate cannot be adapted by the Megatron backend"):
         adapted_layers(config, Lora(targets=LoraTargets(names=["shared_expert_gate"])))
-    with pytest.raises(ValueError, match=r"trainer\.lora\.dora: true; the Megatron backend does not do DoRA"):
+    with pytest.raises(ValueError, match=r"lora\.dora: true; the Megatron backend does not support DoRA"):
         adapted_layers(config, Lora(dora=True))

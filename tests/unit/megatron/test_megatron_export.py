@@ -1,4 +1,4 @@
-"""Folders that are written from a rank's parameters: what transformers loads again, bit for bit."""
+"""Folders written from a rank's parameters: transformers loads them bit for bit."""
 
 # mypy: disable-error-code="no-untyped-call"
 import json
@@ -36,7 +36,7 @@ def exported(
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_a_language_model_goes_there_and_back(family: str, tied: bool, tmp_path: Path) -> None:
+def test_a_language_model_round_trips(family: str, tied: bool, tmp_path: Path) -> None:
     config = config_of(family, tie_word_embeddings=tied)
     model = save_model(tmp_path / "source", config)
     (tmp_path / "source/tokenizer.json").write_text("{}")
@@ -71,7 +71,7 @@ def test_large_models_are_written_in_several_files(tmp_path: Path) -> None:
 
 
 def with_head(folder: Path, head: Head, **how: Any) -> tuple[dict[str, Tensor], HeadSizes]:
-    """One rank's parameters of a folder's model with a head."""
+    """Load one rank's parameters of a folder's model with a head."""
     config = read_config(folder)
     first = first_head(folder, config, head, **how)
     (conversion,) = conversions_of(config, first.sizes)
@@ -82,7 +82,7 @@ def with_head(folder: Path, head: Head, **how: Any) -> tuple[dict[str, Tensor], 
     return parameters, first.sizes
 
 
-def test_heads_are_those_of_the_torch_backend(tmp_path: Path) -> None:
+def test_heads_match_the_torch_backend(tmp_path: Path) -> None:
     save_model(tmp_path / "policy", config_of("qwen2"))
     classifier = AutoModelForSequenceClassification.from_config(config_of("qwen2", num_labels=1))
     classifier.save_pretrained(tmp_path / "reward")

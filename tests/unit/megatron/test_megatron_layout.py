@@ -1,4 +1,4 @@
-"""Where ranks stand, and which models can be split so."""
+"""Rank layouts, and models that can be split by them."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ MIXTURE = Mixture(sparse=(True,) * 6, experts=6, chosen=2, size=16, normalised=T
 
 
 def test_ranks_are_numbered_as_megatron_core_numbers_them() -> None:
-    """Ranks of one group differ in that group's direction alone."""
+    """Ranks of one group differ in that group's dimension alone."""
     spec = MegatronBackend(tensor_parallel=2, context_parallel=2, pipeline_parallel=2, expert_parallel=2)
     world = 16
     layouts = [Layout.of(spec, rank, world) for rank in range(world)]
@@ -46,7 +46,7 @@ def test_ranks_are_numbered_as_megatron_core_numbers_them() -> None:
         assert [layouts[rank].copy_rank for rank in group] == [0, 1, 2, 3]
 
 
-def test_a_stage_has_its_layers() -> None:
+def test_layers_of_each_stage() -> None:
     spec = MegatronBackend(pipeline_parallel=3)
     found = [layer_range(6, Layout.of(spec, rank, 3)) for rank in range(3)]
     assert found == [range(2), range(2, 4), range(4, 6)]
@@ -60,7 +60,7 @@ def test_a_stage_has_its_layers() -> None:
         ({"expert_parallel": 3}, 2, r"expertParallel: 3; it must divide .* \(1 context x 2 data\)"),
     ],
 )
-def test_ranks_that_cannot_be_split(split: dict[str, int], world: int, message: str) -> None:
+def test_invalid_splits_of_ranks_are_refused(split: dict[str, int], world: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Layout.of(MegatronBackend(**split), 0, world)
 
@@ -76,13 +76,13 @@ def test_ranks_that_cannot_be_split(split: dict[str, int], world: int, message: 
         ({"expert_parallel": 4}, replace(SHAPE, mixture=MIXTURE), "expertParallel: 4; the model has 6"),
     ],
 )
-def test_models_that_cannot_be_split(split: dict[str, int], shape: Shape, message: str) -> None:
+def test_invalid_splits_of_models_are_refused(split: dict[str, int], shape: Shape, message: str) -> None:
     layout = Layout.of(MegatronBackend(**split), 0, 24)
     with pytest.raises(UnsuitedLayout, match=message):
         check_model(shape, layout)
 
 
-def test_a_rank_has_tokens_of_both_ends() -> None:
+def test_a_context_rank_has_tokens_of_both_ends() -> None:
     found = shares(8, 2)
     assert [part.tolist() for part in found] == [[0, 1, 6, 7], [2, 3, 4, 5]]
     assert torch.cat(shares(24, 3)).sort().values.tolist() == list(range(24))

@@ -1,4 +1,4 @@
-"""A checkpoint is written in one layout and read in another: each rank gets what it would have held."""
+"""Checkpoints are written in one layout and read in another: each rank gets its part of the state."""
 
 import json
 from dataclasses import asdict
@@ -25,7 +25,7 @@ Wholes = dict[str, dict[str, Tensor]]
 
 
 def drawn(conversions: list[Conversion], seed: int = 0) -> Wholes:
-    """For each part of the state, every tensor of the checkpoint, of random numbers."""
+    """Draw every tensor of the checkpoint at random, for each part of the state."""
     generator = torch.Generator().manual_seed(seed)
     return {
         part: {
@@ -37,7 +37,7 @@ def drawn(conversions: list[Conversion], seed: int = 0) -> Wholes:
 
 
 def held(conversion: Conversion, wholes: Wholes) -> dict[str, ParameterState]:
-    """What a rank has of it, built by a way of its own: element by element, by where each one comes from."""
+    """Build a rank's state independently of the product: element by element, from each element's origin."""
     states = {}
     for name, shape in conversion.shapes.items():
         state = ParameterState(*(torch.zeros(shape) for _ in PARTS))
@@ -63,7 +63,7 @@ def written(
 
 
 def tiny(family: str) -> object:
-    """Small enough to be walked through element by element."""
+    """Return a config small enough for element-by-element loops."""
     small = {
         "hidden_size": 4,
         "head_dim": 2,
@@ -83,7 +83,7 @@ def tiny(family: str) -> object:
     ],
     ids=["4 ranks to 1", "1 to 8", "experts over 2 to 4"],
 )
-def test_any_layout_reads_what_another_wrote(
+def test_any_layout_reads_checkpoints_of_any_other(
     family: str, before: dict[str, int], after: dict[str, int], tmp_path: Path
 ) -> None:
     wholes = written(tmp_path, conversions_of(tiny(family), HEADS, **before))
@@ -98,7 +98,7 @@ def test_any_layout_reads_what_another_wrote(
                 assert torch.equal(getattr(state, kind), getattr(expected[name], kind)), name
 
 
-def test_the_same_rank_goes_on_with_its_random_numbers(tmp_path: Path) -> None:
+def test_the_same_rank_restores_its_rng_state(tmp_path: Path) -> None:
     conversions = conversions_of(tiny("llama"), tensor=2)
     wholes = drawn(conversions)
     with torch.random.fork_rng(devices=[]):
@@ -168,7 +168,7 @@ def test_another_model_is_named(checkpoint: tuple[Path, list[Conversion]]) -> No
         load(folder, conversions_of(config_of("llama")))
 
 
-def test_another_backends_or_adapters_checkpoint_is_named(checkpoint: tuple[Path, list[Conversion]]) -> None:
+def test_a_checkpoint_of_another_backend_or_adapter_is_named(checkpoint: tuple[Path, list[Conversion]]) -> None:
     folder, conversions = checkpoint
     with pytest.raises(CorruptCheckpoint, match=r"is of all weights; this job trains an adapter"):
         load(folder, conversions, Lora(rank=2))

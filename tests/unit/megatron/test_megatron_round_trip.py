@@ -1,4 +1,4 @@
-"""Hugging Face folder -> every rank's parameters -> slices: bit for bit what was there, each element once."""
+"""Round trip: Hugging Face folder -> every rank's parameters -> slices, bit for bit, each element once."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def place(target: Tensor, piece: WeightSlice) -> Tensor:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Path]:
-    """One of each family, untied and tied."""
+    """One folder of each family, untied and tied."""
     root = tmp_path_factory.mktemp("models")
     made = {}
     for family in FAMILIES:
@@ -54,7 +54,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize(("family", "ranks"), CASES)
-def test_slices_of_all_ranks_are_the_folder(
+def test_slices_of_all_ranks_equal_the_folder(
     family: str, ranks: dict[str, int], tied: bool, folders: dict[tuple[str, bool], Path]
 ) -> None:
     folder = folders[family, tied]
@@ -109,7 +109,7 @@ def test_slices_tile_every_tensor_once_in_any_layout(data: st.DataObject) -> Non
     assert ("score.weight" in counts) == (heads.scores > 0)
 
 
-def test_a_slice_is_a_view_where_it_can_be(folders: dict[tuple[str, bool], Path]) -> None:
+def test_a_slice_is_a_view_where_possible(folders: dict[tuple[str, bool], Path]) -> None:
     (conversion,) = conversions_of(config_of("llama"))
     parameters = loaded(folders["llama", False], conversion)
     gate = next(

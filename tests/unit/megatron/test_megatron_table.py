@@ -1,4 +1,4 @@
-"""The table of weights against hand-made examples and against transformers' own checkpoints."""
+"""The weight mapping, compared with hand-made examples and with transformers' own checkpoints."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from support.megatron_models import FAMILIES, config_of, conversions_of, loaded,
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_names_and_shapes_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+def test_names_and_shapes_match_transformers(family: str, tmp_path: Path) -> None:
     save_model(tmp_path, config_of(family))
     stored = load_file(tmp_path / "model.safetensors")
     tensors = whole_tensors(conversions_of(config_of(family), pipeline=2))
@@ -36,7 +36,7 @@ def test_queries_keys_and_values_are_interleaved_by_group() -> None:
     assert {part.name.split(".")[2] for part in parts} == {"3"}
 
 
-def test_gate_and_up_stand_one_after_the_other_on_each_rank() -> None:
+def test_gate_and_up_are_concatenated_on_each_rank() -> None:
     _, second = conversions_of(config_of("llama"), tensor=2)
     parts = second.parts("decoder.layers.0.mlp.linear_fc1.weight")
     assert [(part.name.split(".")[-2], part.start, part.size, part.at) for part in parts] == [
@@ -45,13 +45,13 @@ def test_gate_and_up_stand_one_after_the_other_on_each_rank() -> None:
     ]
 
 
-def test_layers_and_experts_are_counted_over_the_whole_model() -> None:
+def test_layers_and_experts_are_numbered_over_the_whole_model() -> None:
     ranks = conversions_of(config_of("mixtral"), pipeline=2, expert=2, data=2)
     last = ranks[3].parts("decoder.layers.1.mlp.experts.local_experts.1.linear_fc2.weight")
     assert [part.name for part in last] == ["model.layers.3.block_sparse_moe.experts.3.w2.weight"]
 
 
-def test_padding_of_the_vocabulary_is_zero_and_stays_here(tmp_path: Path) -> None:
+def test_vocabulary_padding_is_zero_and_not_exported(tmp_path: Path) -> None:
     config = config_of("llama")
     model = save_model(tmp_path, config)
     _, second = conversions_of(config, tensor=2)
@@ -62,7 +62,7 @@ def test_padding_of_the_vocabulary_is_zero_and_stays_here(tmp_path: Path) -> Non
     assert second.owned["lm_head.weight"].parts[0].size == (18, 16)
 
 
-def test_ties_are_on_both_stages_and_owned_by_the_first(tmp_path: Path) -> None:
+def test_tied_weights_are_on_both_stages_and_owned_by_the_first(tmp_path: Path) -> None:
     config = config_of("qwen2", tie_word_embeddings=True)
     model = save_model(tmp_path, config)
     first, last = conversions_of(config, pipeline=2)
@@ -100,7 +100,7 @@ def test_weights_that_are_missing_or_of_another_shape_are_named(tmp_path: Path) 
         loaded(tmp_path, conversion)
     save_file({**stored, "model.norm.weight": torch.ones(15)}, tmp_path / "model.safetensors")
     with pytest.raises(
-        ValueError, match=r"model\.norm\.weight in shape \(15,\); config\.json makes it \(16,\)"
+        ValueError, match=r"model\.norm\.weight in shape \(15,\); config\.json implies \(16,\)"
     ):
         loaded(tmp_path, conversion)
     (tmp_path / "model.safetensors").unlink()
@@ -112,11 +112,11 @@ def test_a_parameter_without_a_row_is_named(tmp_path: Path) -> None:
     (conversion,) = conversions_of(config_of("llama"))
     parameters = {name: torch.zeros(shape) for name, shape in conversion.shapes.items()}
     strange = {**parameters, "decoder.layers.0.self_attention.linear_qkv.bias": torch.zeros(32)}
-    with pytest.raises(ValueError, match=r"linear_qkv\.bias of a llama model has no row in the table"):
+    with pytest.raises(ValueError, match=r"linear_qkv\.bias of a llama model has no row in the weight"):
         load_weights(tmp_path, conversion, strange)
     del parameters["decoder.final_layernorm.weight"]
     with pytest.raises(
-        ValueError, match=r"lacks parameters of the table of weights: decoder\.final_layernorm"
+        ValueError, match=r"lacks parameters of the weight mapping: decoder\.final_layernorm"
     ):
         check_parameters(conversion, parameters)
 
@@ -124,7 +124,7 @@ def test_a_parameter_without_a_row_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "changes", "words"),
     [
-        ("llama", {"hidden_act": "gelu"}, r"hidden_act = 'gelu'; the Megatron backend does silu"),
+        ("llama", {"hidden_act": "gelu"}, r"hidden_act = 'gelu'; the Megatron backend supports silu"),
         ("llama", {"mlp_bias": True}, r"mlp_bias = True"),
         ("qwen3", {"attention_bias": True}, r"attention_bias = True"),
         ("mixtral", {"num_experts_per_tok": 1}, r"num_experts_per_tok = 1"),
@@ -132,15 +132,15 @@ def test_a_parameter_without_a_row_is_named(tmp_path: Path) -> None:
         ("llama", {"attention_dropout": 0.1}, r"attention_dropout = 0\.1"),
     ],
 )
-def test_what_megatron_computes_otherwise_is_refused(family: str, changes: dict, words: str) -> None:
+def test_unsupported_traits_are_refused(family: str, changes: dict, words: str) -> None:
     with pytest.raises(UnsupportedModel, match=words):
         read_shape(config_of(family, **changes))
 
 
-def test_another_family_is_refused_and_the_known_ones_named() -> None:
+def test_an_unknown_family_is_refused_naming_the_supported_ones() -> None:
     from transformers import GPT2Config
 
-    with pytest.raises(UnsupportedModel, match=r"'gpt2'; it knows llama, mistral, qwen2, qwen3, mixtral"):
+    with pytest.raises(UnsupportedModel, match=r"'gpt2'; it supports llama, mistral, qwen2, qwen3, mixtral"):
         read_shape(GPT2Config())
 
 

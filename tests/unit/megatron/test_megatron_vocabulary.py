@@ -1,4 +1,4 @@
-"""One rank's part of the vocabulary's head against torch's own softmax, in float64."""
+"""One rank's part of the language-model head, compared with torch's own softmax in float64."""
 
 import pytest
 import torch
@@ -16,8 +16,8 @@ VOCABULARY, ROWS, WIDTH, PLACES = 11, 14, 5, 9
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four tokens at a time, so that there are several chunks."""
-    monkeypatch.setattr(chunked_logits, "_LOGITS", 4 * ROWS)
+    """Limit chunks to four tokens, so that there are several chunks."""
+    monkeypatch.setattr(chunked_logits, "_CHUNK_LOGITS", 4 * ROWS)
 
 
 def drawn() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

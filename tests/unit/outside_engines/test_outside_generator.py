@@ -1,5 +1,6 @@
-"""Our generator over an engine of others, which here is a small exact one: drained, refitted, adapted, put to
-rest."""
+"""The generator over an external engine, here a small exact one: drained, refitted, adapted, released while
+idle.
+"""
 
 import asyncio
 from pathlib import Path
@@ -27,8 +28,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Counter:
-    """An OutsideEngine that counts up from the prompt's last token; what it has of weights can be looked
-    at."""
+    """An ExternalEngine that counts up from the prompt's last token and exposes its loaded weights."""
 
     def __init__(self) -> None:
         self.weights: dict[str, Tensor] = {}
@@ -108,7 +108,7 @@ async def test_samples_and_their_log_probabilities(tmp_path: Path) -> None:
     assert await generator.continuation_logprobs([1], [[4], [5, 6]]) == ([[-4.0], [-5.0, -6.0]], 3)
 
 
-async def test_weights_go_through_files_that_do_not_stay(tmp_path: Path) -> None:
+async def test_weight_files_are_removed_after_loading(tmp_path: Path) -> None:
     engine = Counter()
     generator = made(tmp_path, engine)
     async with generator.quiet(InFlight.DRAIN):
@@ -121,7 +121,7 @@ async def test_weights_go_through_files_that_do_not_stay(tmp_path: Path) -> None
         await collected(generator, request())
 
 
-async def test_an_adapter_is_merged_into_the_same_base_each_time(tmp_path: Path) -> None:
+async def test_adapters_are_merged_into_the_same_base(tmp_path: Path) -> None:
     engine = Counter()
     generator = made(tmp_path, engine, adapted=True)
     with pytest.raises(RuntimeError, match="before the weights"):
@@ -136,7 +136,7 @@ async def test_an_adapter_is_merged_into_the_same_base_each_time(tmp_path: Path)
         await generator.adapt([*adapter.named("layer"), *adapter.named("other")], 0.5, 3)
 
 
-async def test_drained_waits_for_what_runs_and_holds_back_the_rest(tmp_path: Path) -> None:
+async def test_pause_drains_running_requests_and_holds_new_ones(tmp_path: Path) -> None:
     engine = Counter()
     generator = made(tmp_path, engine)
     await generator.refit(BASE.items(), 0)
@@ -163,7 +163,7 @@ async def test_drained_waits_for_what_runs_and_holds_back_the_rest(tmp_path: Pat
     assert {sample.versions[0] for sample in await later} == {1}
 
 
-async def test_leaving_early_frees_what_it_held(tmp_path: Path) -> None:
+async def test_closing_early_frees_resources(tmp_path: Path) -> None:
     engine = Counter()
     generator = made(tmp_path, engine)
     await generator.refit(BASE.items(), 0)
@@ -177,7 +177,7 @@ async def test_leaving_early_frees_what_it_held(tmp_path: Path) -> None:
     assert generator.in_flight == 0 and generator.load.running == 0
 
 
-async def test_a_dead_engine_ends_the_run(tmp_path: Path) -> None:
+async def test_dead_engine_ends_the_run(tmp_path: Path) -> None:
     engine = Counter()
     generator = made(tmp_path, engine)
     await generator.refit(BASE.items(), 0)
@@ -189,7 +189,7 @@ async def test_a_dead_engine_ends_the_run(tmp_path: Path) -> None:
         await run
 
 
-async def test_an_idle_engine_is_freed_and_comes_back_with_its_weights(
+async def test_idle_engine_releases_memory_and_reloads_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outside_generator, "REST_SECONDS", 0.01)
@@ -214,7 +214,7 @@ class _running:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def test_what_can_never_be_served_is_refused(tmp_path: Path) -> None:
+async def test_impossible_requests_are_refused(tmp_path: Path) -> None:
     generator = made(tmp_path, Counter())
     await generator.refit(BASE.items(), 0)
     long = GenerationRequest("g", (1,) * 19, (1,), SamplingParameters(max_tokens=3))
@@ -222,6 +222,6 @@ async def test_what_can_never_be_served_is_refused(tmp_path: Path) -> None:
         await collected(generator, long)
 
 
-def test_batches_are_as_large_as_they_may_be() -> None:
+def test_batches_are_filled_to_the_limit() -> None:
     tensors = [(name, torch.zeros(size)) for name, size in (("a", 2), ("b", 2), ("c", 9), ("d", 1))]
     assert [list(batch) for batch in batches(tensors, most_bytes=16)] == [["a", "b"], ["c"], ["d"]]

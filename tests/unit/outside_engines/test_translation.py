@@ -1,4 +1,4 @@
-"""What vLLM and TensorRT-LLM are asked and answer, in their terms and ours."""
+"""Translation of requests and responses between the contract and vLLM or TensorRT-LLM."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -47,7 +47,7 @@ def request(sampling: SamplingParameters) -> GenerationRequest:
     return GenerationRequest("g", (1, 2), (5,), sampling)
 
 
-def test_vllm_is_made_without_weights_and_refitted_by_our_worker() -> None:
+def test_vllm_starts_without_weights_and_with_the_worker_extension() -> None:
     spec = VllmEngine(tensor_parallel=4, pipeline_parallel=2, between_phases=BetweenPhases.FREED)
     made = vllm.engine_arguments(Path("/m"), spec, 512)
     assert made["load_format"] == "dummy" and made["enable_sleep_mode"]
@@ -57,14 +57,14 @@ def test_vllm_is_made_without_weights_and_refitted_by_our_worker() -> None:
     assert hasattr(__import__(module, fromlist=[name]), name)
 
 
-def test_vllm_samples_as_the_spec_says() -> None:
+def test_vllm_sampling_arguments_follow_the_spec() -> None:
     asked = vllm.sampling_arguments(SAMPLING, (1 << 63) + 3, [2, 7])
     assert asked["seed"] == 3 and asked["stop"] == ["!"] and asked["stop_token_ids"] == [2, 7]
     assert (asked["temperature"], asked["top_k"], asked["top_p"]) == (0.5, 4, 0.9)
     assert asked["ignore_eos"] and asked["include_stop_str_in_output"] and asked["n"] == 1
 
 
-def test_tensorrt_llm_samples_as_the_spec_says() -> None:
+def test_tensorrt_llm_sampling_arguments_follow_the_spec() -> None:
     asked = tensorrt.sampling_arguments(SAMPLING, 3, [2, 7])
     assert (asked["seed"], asked["temperature"], asked["top_k"], asked["top_p"]) == (3, 0.5, 4, 0.9)
     assert (asked["end_id"], asked["stop_token_ids"]) == (-1, [2, 7])
@@ -84,7 +84,7 @@ def test_each_token_has_its_own_log_probability() -> None:
 
 @pytest.mark.parametrize("results", [vllm_results, tensorrt_results])
 @pytest.mark.parametrize("told", [None, [{3: Logprob(-1)}], [{3: Logprob(-1)}, {5: Logprob(-1)}]])
-def test_a_token_without_one_is_an_error(results: Any, told: Any) -> None:
+def test_missing_log_probability_is_an_error(results: Any, told: Any) -> None:
     with pytest.raises(ValueError, match="log-probabilit"):
         results.drawn_of(Completion([3, 4], told))
 
@@ -100,7 +100,7 @@ def ended(tokens: list[int], sampling: SamplingParameters) -> tuple[Finish, str]
     return made.finish, made.text
 
 
-def test_how_a_response_ended_is_read_from_its_tokens() -> None:
+def test_finish_reason_follows_from_tokens() -> None:
     plain = SamplingParameters(max_tokens=3)
     assert ended([1, 2, 7], plain) == (Finish.STOP, "ab")
     assert ended([1, 2, 3], plain) == (Finish.LENGTH, "abc")
@@ -109,13 +109,13 @@ def test_how_a_response_ended_is_read_from_its_tokens() -> None:
     assert ended([1, 2, 3, 4], stop) == (Finish.LENGTH, "abcd")
 
 
-def test_a_greedy_token_could_be_no_other() -> None:
+def test_greedy_behaviour_log_probability_is_zero() -> None:
     sampling = SamplingParameters(max_tokens=2, temperature=0)
     made = sample_of(request(sampling), 0, Drawn([1, 2], [-1, -2]), [-1, -2], frozenset(), 0, 0.0, decode)
     assert (made.behaviour_logprobs, made.engine_logprobs) == ([0.0, 0.0], [-1, -2])
 
 
-def test_what_the_engine_cannot_tell_is_refused() -> None:
+def test_unsupported_log_probabilities_are_refused() -> None:
     assert not is_cut(SamplingParameters(max_tokens=1, temperature=0.7))
     assert not is_cut(SamplingParameters(max_tokens=1, temperature=0, top_k=5))
     check_distribution(request(SamplingParameters(max_tokens=1, top_p=0.9)))
@@ -124,19 +124,19 @@ def test_what_the_engine_cannot_tell_is_refused() -> None:
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
-def test_vllm_that_is_not_there_is_named() -> None:
+def test_missing_vllm_is_named() -> None:
     with pytest.raises(PermanentFailure, match="install the package vllm"):
         Vllm.create(Path("/m"), VllmEngine(), 512)
 
 
 @pytest.mark.skipif(find_spec("tensorrt_llm") is not None, reason="TensorRT-LLM is installed")
-async def test_tensorrt_llm_that_is_not_there_is_named() -> None:
+async def test_missing_tensorrt_llm_is_named() -> None:
     with pytest.raises(PermanentFailure, match="use an image that has it"):
         await TensorRTLLM.create(Path("/m"), TensorRTLLMEngine(), 512)
 
 
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: its own classes were not asked")
-def test_vllm_takes_what_we_say() -> None:
+def test_vllm_accepts_the_arguments() -> None:
     from vllm import SamplingParams
 
     SamplingParams(**vllm.sampling_arguments(SAMPLING, 3, [7]))

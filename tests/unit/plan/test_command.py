@@ -1,4 +1,4 @@
-"""The command: what it reads, what it prints, and what it says of a job that does not fit."""
+"""The command `kubealign plan`: input, output, and remedies."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ def planned(file: Path, *words: object) -> list[dict[str, Any]]:
     return jobs
 
 
-def test_every_job_of_the_file_and_every_process(file: Path) -> None:
+def test_json_of_every_job_and_process(file: Path) -> None:
     first, second = planned(file)
     assert [each["group"] for each in first["processes"]] == ["trainer"]
     assert [each["group"] for each in second["processes"]] == ["trainer", "critic", "rollout"]
@@ -81,7 +81,7 @@ def test_every_job_of_the_file_and_every_process(file: Path) -> None:
     assert "responses of 1024 tokens" in first["tokens"]["assumed"][0]
 
 
-def test_a_table_says_the_same(file: Path) -> None:
+def test_table_output(file: Path) -> None:
     found = run(file, "--config", file.parent / "large.json", "--no-color")
     assert found.exit_code == 0, found.stderr
     lines = found.stdout.splitlines()
@@ -90,7 +90,7 @@ def test_a_table_says_the_same(file: Path) -> None:
     assert any(line.startswith("refit: ") for line in lines)
 
 
-def test_a_job_that_does_not_fit_says_what_to_change(file: Path) -> None:
+def test_a_job_that_does_not_fit_has_a_remedy(file: Path) -> None:
     (_, second) = planned(file)
     needed = second["processes"][-1]["bytes"]
     (_, second) = planned(file, "--gpu-memory", needed - 1)
@@ -100,11 +100,11 @@ def test_a_job_that_does_not_fit_says_what_to_change(file: Path) -> None:
     config = ("--config", file.parent / "large.json", "--gpu-memory")
     assert run(file, *config, needed - 1).exit_code == 1
     nothing = run(file, *config, "1GiB").stdout
-    assert "nothing that a plan tries makes it fit: most of it is process" in nothing
+    assert "no known change makes it fit: most of it is process" in nothing
 
 
-def test_a_remedy_is_one(file: Path) -> None:
-    """The fields that are told are set by --set, and then it fits."""
+def test_the_remedy_makes_the_job_fit(file: Path) -> None:
+    """Setting the fields of the remedy by --set makes the job fit."""
     memory = "1565MiB"
     (first, _) = planned(file, "--gpu-memory", memory)
     (trainer,) = first["processes"]
@@ -124,13 +124,13 @@ def test_a_remedy_is_one(file: Path) -> None:
         (["--gpu-memory", "much"], "--gpu-memory is 'much'; it must be an amount above 0"),
     ],
 )
-def test_what_is_missing_is_named(file: Path, words: list[str], said: str) -> None:
+def test_errors_name_the_invalid_input(file: Path, words: list[str], said: str) -> None:
     found = run(file, *words)
     assert found.exit_code == 1
     assert said in found.stderr
 
 
-def test_amounts() -> None:
+def test_byte_amounts() -> None:
     assert [parsed(text, "x") for text in ("80GiB", "1.5Gi", "50GB/s", "7")] == [
         80 * 2**30,
         3 * 2**29,

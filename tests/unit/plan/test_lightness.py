@@ -1,4 +1,4 @@
-"""A plan waits for neither torch nor transformers."""
+"""Planning imports neither torch nor transformers."""
 
 import subprocess
 import sys

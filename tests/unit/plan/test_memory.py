@@ -1,4 +1,4 @@
-"""Bytes by part, against numbers worked out by hand and against the papers' formulas."""
+"""Memory by part, compared with hand-computed values and the formulas of the papers."""
 
 from typing import Any
 
@@ -45,18 +45,18 @@ def megatron(**fields: Any) -> Trainer:
     return Trainer(ranks=ranks, backend=Backend(megatron=MegatronBackend(**fields)))
 
 
-def test_the_constants_are_those_of_what_is_planned() -> None:
+def test_constants_equal_those_of_the_services() -> None:
     assert chunked_logits._LOGITS == CHUNK
     assert ragged.PAGE_TOKENS == PAGE_TOKENS
     assert passes._CPU_TOKENS == CPU_TOKENS
 
 
-def test_states_are_sixteen_bytes_a_weight_over_the_ranks() -> None:
+def test_torch_states_are_sixteen_bytes_per_weight_over_the_ranks() -> None:
     assert torch_states(100, None, BF16, 1) == {"weights": 400, "gradients": 400, "optimizer": 800}
     assert torch_states(100, None, FP32, 3) == {"weights": 134, "gradients": 134, "optimizer": 267}
 
 
-def test_below_an_adapter_only_it_has_states() -> None:
+def test_only_the_adapter_has_optimizer_states() -> None:
     assert torch_states(100, 10, BF16, 1) == {"weights": 240, "gradients": 40, "optimizer": 80}
 
 
@@ -64,7 +64,7 @@ def test_below_an_adapter_only_it_has_states() -> None:
     ("precision", "distributed", "weights", "optimizer"),
     [(BF16, True, 2, 12 / 4), (BF16, False, 2, 12), (FP32, True, 4, 8 / 4), (FP32, False, 4, 8)],
 )
-def test_megatrons_states(precision: Precision, distributed: bool, weights: int, optimizer: float) -> None:
+def test_megatron_states(precision: Precision, distributed: bool, weights: int, optimizer: float) -> None:
     trainer = megatron(ranks=4, precision=precision, distributed_optimizer=distributed)
     division = division_of(trainer)
     assert division == Division(data=4)
@@ -77,7 +77,7 @@ def test_megatrons_states(precision: Precision, distributed: bool, weights: int,
     }
 
 
-def test_activations_of_a_layer_by_hand() -> None:
+def test_layer_activations() -> None:
     cost = layer_cost(SHAPE, 0, FP32)
     # Two norms: input, normalised and result of 8; queries 8, keys and values repeated to 8, result 8 and
     # once more 8, two normalisers; gate, up, activation and product of 16.
@@ -90,7 +90,7 @@ def test_activations_of_a_layer_by_hand() -> None:
     assert lean.kept(1, False, Recompute.NOTHING) == 4 * (2 * 2 * 8 + 5 * 8 + 2 + 2 * 16)
 
 
-def test_tensor_ranks_divide_the_matrices_and_sequence_parallel_ones_the_rest() -> None:
+def test_tensor_and_sequence_parallelism_divide_activations() -> None:
     cost = layer_cost(SHAPE, 0, BF16)
     norms, rest = 2 * (4 + 2 + 2) * 8, 2 * (5 * 8 + 4 * 16) + 8
     assert cost.kept(1, True, Recompute.NOTHING) == norms + rest
@@ -110,19 +110,19 @@ def test_tensor_ranks_divide_the_matrices_and_sequence_parallel_ones_the_rest() 
         (8, False, Recompute.LAYERS, 12288 * 2),
     ],
 )
-def test_the_paper_of_activations(
+def test_korthikanti_formula(
     tensor: int, sequence_parallel: bool, recompute: Recompute, bytes_: float
 ) -> None:
     assert korthikanti(12288, 96, 2048, tensor, sequence_parallel, recompute) == pytest.approx(bytes_)
 
 
-def test_the_head_has_two_chunks_and_a_gradient_in_hand() -> None:
+def test_head_memory_is_two_chunks_and_a_gradient() -> None:
     assert head_working(SHAPE, 6, FP32) == 8 * 6 * 10 + 4 * 80
     large = SHAPE.with_vocabulary(CHUNK)
     assert head_working(large, 6, FP32) == 8 * CHUNK + 4 * 8 * CHUNK
 
 
-def test_one_rank_in_fp32_by_hand() -> None:
+def test_peak_of_one_rank_in_fp32() -> None:
     trainer = Trainer(backend=Backend(torch=TorchBackend(microbatch_tokens=16)))
     found = trained(TrainedModel(SHAPE, trainer, WORK, Device.CPU))
     weights = 2 * 80 + 2 * (2 * 64 + 2 * 32 + 3 * 128 + 16) + 8
@@ -132,13 +132,13 @@ def test_one_rank_in_fp32_by_hand() -> None:
     assert found.parts["activations"] == 16 * (layers + ends + 4 * (3 * 16 + 8))
 
 
-def test_a_long_sequence_is_a_pass_of_its_own() -> None:
+def test_a_long_sequence_has_its_own_pass() -> None:
     trainer = Trainer(backend=Backend(torch=TorchBackend(microbatch_tokens=2)))
     model = TrainedModel(SHAPE, trainer, WORK, Device.CPU)
     assert model.tokens(1) == 8
 
 
-def test_a_stage_holds_a_micro_batch_for_each_stage_after_it() -> None:
+def test_a_stage_holds_a_microbatch_for_each_later_stage() -> None:
     work = Work(prompt=4, response=4, sequences=64, epochs=1, updates=1)
     trainer = megatron(ranks=2, pipeline_parallel=2, precision=BF16, microbatch_tokens=8)
     found = trained(TrainedModel(SHAPE, trainer, work, Device.GPU))
@@ -148,21 +148,21 @@ def test_a_stage_holds_a_micro_batch_for_each_stage_after_it() -> None:
     assert found.parts["activations"] == 8 * (2 * layer + 2 * (3 * 16 + 8))
 
 
-def test_a_smaller_adapter_trains_in_less() -> None:
+def test_an_adapter_reduces_the_peak() -> None:
     whole = trained(TrainedModel(SHAPE, Trainer(), WORK, Device.CPU))
     adapted = trained(TrainedModel(SHAPE, Trainer(lora=Lora(rank=1)), WORK, Device.CPU))
     assert adapted.parts["optimizer"] == 8 * parameters.adapter(SHAPE, Lora(rank=1))
     assert adapted.total < whole.total
 
 
-def test_the_cache_by_hand() -> None:
+def test_kv_cache_bytes() -> None:
     # Keys and values of one head of 4 in two layers, in bf16.
     assert cache_bytes(SHAPE, 64, BF16) == 2 * 2 * 4 * 2 * 64
     # One head cannot be divided.
     assert cache_bytes(SHAPE, 64, BF16, tensor=2) == cache_bytes(SHAPE, 64, BF16)
 
 
-def test_our_engine_has_pages_for_every_sequence_at_its_longest() -> None:
+def test_the_built_in_engine_has_pages_for_all_sequences_at_maximum_length() -> None:
     engine = Engine(torch=TorchEngine(max_sequences=3, prefill_tokens=4))
     found = generation(SHAPE, engine, Sampling(), WORK, Machine())
     # Whole pages of 16.
@@ -175,7 +175,7 @@ def test_our_engine_has_pages_for_every_sequence_at_its_longest() -> None:
     assert on_cpu.moment.parts["weights"] == 2 * 4 * parameters.total(SHAPE)
 
 
-def test_our_engine_runs_as_many_sequences_as_its_memory_holds() -> None:
+def test_the_built_in_engine_limits_sequences_to_its_memory() -> None:
     each = cache_bytes(SHAPE, -(-WORK.sequence // 16) * 16, FP32)
     room = Machine(memory=CONTEXT + 4 * parameters.total(SHAPE) + 5 * each)
     half = Engine(torch=TorchEngine(max_sequences=8, cache_share=0.5))
@@ -188,7 +188,7 @@ def test_our_engine_runs_as_many_sequences_as_its_memory_holds() -> None:
     assert (found.sequences, found.moment.parts["cache"]) == (0, each)
 
 
-def test_other_engines_fill_what_is_left() -> None:
+def test_external_engines_use_the_remaining_memory() -> None:
     machine = Machine(memory=2 * CONTEXT)
     vllm = generation(SHAPE, Engine(vllm=VllmEngine(memory_share=0.9)), Sampling(), WORK, machine)
     assert vllm.moment.total == int(0.9 * 2 * CONTEXT)

@@ -1,4 +1,4 @@
-"""Weights are counted as transformers counts them."""
+"""Parameter counts, compared with those of transformers."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_as_transformers_counts(name: str) -> None:
+def test_total_equals_that_of_transformers(name: str) -> None:
     config = MODELS[name]
     with torch.device("meta"):
         expected = AutoModelForCausalLM.from_config(config).num_parameters()
@@ -61,7 +61,7 @@ def test_as_transformers_counts(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig])
-def test_what_a_config_does_not_say_is_its_class_default(kind: Any) -> None:
+def test_missing_config_keys_have_the_class_defaults(kind: Any) -> None:
     config = kind(num_hidden_layers=1)
     with torch.device("meta"):
         expected = AutoModelForCausalLM.from_config(config).num_parameters()
@@ -71,14 +71,14 @@ def test_what_a_config_does_not_say_is_its_class_default(kind: Any) -> None:
     assert parameters.total(shape_of(said, "default")) == expected
 
 
-def test_by_hand() -> None:
+def test_hand_computed_counts() -> None:
     shape = shape_of({"model_type": "llama", **SIZES}, "test")
     # q and o 24 x 24 each, k and v 24 x 12 each; three matrices of 24 x 40; two norms.
     assert parameters.layer(shape, 0) == 2 * 576 + 2 * 288 + 3 * 960 + 48
     assert parameters.total(shape) == 2 * 101 * 24 + 4 * 4656 + 24 == 23496
 
 
-def test_stages_hold_the_model_between_them() -> None:
+def test_stages_divide_the_model() -> None:
     shape = shape_of({"model_type": "llama", **SIZES}, "test")
     held = stages(shape, Division(pipeline=2))
     assert [stage.dense for stage in held] == [101 * 24 + 2 * 4656, 101 * 24 + 2 * 4656 + 24]
@@ -87,14 +87,14 @@ def test_stages_hold_the_model_between_them() -> None:
     assert first.dense == (101 * 24 + 2 * (4656 - 48)) // 2 + 2 * 48
 
 
-def test_experts_are_shared_by_their_own_ranks() -> None:
+def test_experts_are_divided_over_expert_parallel_ranks() -> None:
     shape = shape_of(MODELS["mixtral"].to_dict(), "mixtral")
     (stage,) = stages(shape, Division(expert=2, data=2))
     assert stage.experts == 4 * 2 * 3 * 24 * 40
     assert stage.dense == parameters.total(shape) - 2 * stage.experts
 
 
-def test_an_adapter_by_hand() -> None:
+def test_adapter_parameters() -> None:
     shape = shape_of({"model_type": "llama", **SIZES}, "test")
     lora = Lora(rank=2, targets=LoraTargets(kind=TargetKind.ATTENTION))
     assert parameters.adapter(shape, lora) == 4 * 2 * (48 + 36 + 36 + 48)
@@ -111,12 +111,12 @@ def test_an_adapter_by_hand() -> None:
         ({"model_type": "llama", "vocab_size": "big"}, "vocab_size is 'big'"),
     ],
 )
-def test_what_cannot_be_planned_says_why(config: dict[str, Any], words: str) -> None:
+def test_unsupported_configs_are_errors(config: dict[str, Any], words: str) -> None:
     with pytest.raises(PlanError, match=words):
         shape_of(config, "config.json")
 
 
-def test_a_layout_that_does_not_divide_the_model_says_so() -> None:
+def test_an_indivisible_layout_is_an_error() -> None:
     shape = shape_of({"model_type": "llama", **SIZES}, "test")
     with pytest.raises(PlanError, match="pipelineParallel is 3; it must divide"):
         stages(shape, Division(pipeline=3))

@@ -1,4 +1,4 @@
-"""Bytes on the wires, and a refit, by hand."""
+"""Network traffic and weight transfer, compared with hand-computed values."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def sent(what: TrainedModel, machine: Machine | None = None) -> dict[str, int]:
     return {each.direction: each.sent for each in traffic(what, machine or Machine())}
 
 
-def test_a_ring_leaves_out_what_one_has_itself() -> None:
+def test_a_ring_omits_the_own_share() -> None:
     assert [ring(1, 12), ring(2, 12), ring(4, 12)] == [0, 6, 9]
 
 
@@ -52,36 +52,36 @@ def test_one_rank_sends_nothing() -> None:
     assert sent(model(1)) == {}
 
 
-def test_slices_are_gathered_twice_and_summed_once_a_pass() -> None:
+def test_fsdp_gathers_twice_and_reduces_once_per_pass() -> None:
     # 64 tokens over two ranks, 8 a pass: 4 passes.
     assert sent(model(2)) == {"data": 4 * (4 + 4 + 4) * WEIGHTS // 2}
 
 
-def test_tensor_ranks_sum_four_times_a_layer() -> None:
+def test_tensor_parallelism_reduces_four_times_per_layer() -> None:
     # Two layers, 64 tokens of 8 numbers of 4 bytes; a sum is twice a ring's half.
     assert sent(model(2, tensor_parallel=2)) == {"tensor": 2 * 4 * 2 * (64 * 8 * 4) // 2}
     again = sent(model(2, tensor_parallel=2, recompute="Layers"))
     assert again == {"tensor": 2 * 6 * 2 * (64 * 8 * 4) // 2}
 
 
-def test_a_stage_hands_states_on_and_gradients_back() -> None:
+def test_pipeline_sends_states_and_gradients() -> None:
     assert sent(model(2, pipeline_parallel=2)) == {"pipeline": 2 * 64 * 8 * 4}
 
 
-def test_gradients_are_summed_and_weights_gathered_once_an_update() -> None:
+def test_distributed_optimizer_reduces_and_gathers_once_per_update() -> None:
     assert sent(model(2, tensor_parallel=1, precision=Precision.BFLOAT16)) == {
         "data": 2 * (4 + 2) * WEIGHTS // 2
     }
 
 
-def test_what_leaves_a_node_takes_the_network() -> None:
+def test_traffic_between_nodes_uses_the_network_rate() -> None:
     machine = Machine(devices=2, link=100.0, network=10.0)
     found = {each.direction: each for each in traffic(model(4, tensor_parallel=2), machine)}
     assert found["tensor"].within and found["tensor"].seconds == pytest.approx(found["tensor"].sent / 100)
     assert not found["data"].within and found["data"].seconds == pytest.approx(found["data"].sent / 10)
 
 
-def test_a_refit_by_hand() -> None:
+def test_weight_transfer() -> None:
     machine = Machine(copy=100.0, network=1.0)
     found = handover(model(1), 3, machine)
     assert (found.sent, found.snapshot) == (4 * WEIGHTS, 8 * WEIGHTS)
@@ -89,6 +89,6 @@ def test_a_refit_by_hand() -> None:
     assert found.stream_seconds == pytest.approx(3 * 4 * WEIGHTS)
 
 
-def test_an_adapter_travels_alone() -> None:
+def test_only_the_adapter_is_transferred() -> None:
     lora = Lora(rank=1)
     assert handover(model(1, lora), 1, Machine()).sent == 4 * parameters.adapter(SHAPE, lora)

@@ -1,4 +1,4 @@
-"""A package with plugins, installed as far as imports and entry points go."""
+"""Installs a package with plugins for imports and entry points."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ Install = Callable[[str, dict[str, str]], None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Called with a module's source and its entry points, as GROUP.NAME -> object in the module."""
+    """Install a module from its source and its entry points, as GROUP.NAME -> object in the module."""
     made: list[str] = []
 
     def add(source: str, points: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Plugins of other packages: found, made with their parameters, refused with the field that is wrong."""
+"""Plugins of other packages: found, created with their parameters, refused with the wrong field."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ def custom(**fields: Any) -> Algorithm:
     return Algorithm.model_validate({"customOffline": {"name": "ours", **fields}})
 
 
-def test_an_algorithm_is_made_from_its_entry(install: Install) -> None:
+def test_algorithm_is_created_from_its_entry_point(install: Install) -> None:
     install(ALGORITHM, {"algorithms.ours": "Ours"})
     made: Any = make_algorithm(custom(parameters={"share": 0.25}))
     assert made.share == 0.25
@@ -58,37 +58,37 @@ def test_an_algorithm_is_made_from_its_entry(install: Install) -> None:
         ({"rowsPerStep": 1024}, "spec.algorithm.customOffline.parameters: rowsPerStep is too large for us"),
     ],
 )
-def test_what_an_algorithm_refuses_is_named(fields: dict[str, Any], said: str, install: Install) -> None:
+def test_parameters_refused_by_an_algorithm_are_named(fields: dict[str, Any], said: str, install: Install) -> None:
     install(ALGORITHM, {"algorithms.ours": "Ours"})
     with pytest.raises(PluginError) as caught:
         make_algorithm(custom(**fields))
     assert str(caught.value) == said
 
 
-def test_one_that_is_not_installed_lists_those_that_are(install: Install) -> None:
+def test_missing_plugin_lists_the_installed_ones(install: Install) -> None:
     install(ALGORITHM, {"algorithms.others": "Ours"})
     with pytest.raises(PluginError) as caught:
         make_algorithm(custom())
     assert str(caught.value).startswith(
         "spec.algorithm.customOffline.name: ours is not installed where the job runs; "
-        "of kubealign.algorithms there is "
+        "installed for kubealign.algorithms: "
     )
     assert "others" in str(caught.value)
 
 
-def test_ours_are_not_asked_for_as_anothers() -> None:
-    with pytest.raises(PluginError, match=r"sft is one of kubealign's own: set spec.algorithm.sft"):
+def test_builtin_name_is_refused_as_a_plugin() -> None:
+    with pytest.raises(PluginError, match=r"sft is a built-in algorithm: set spec.algorithm.sft"):
         make_algorithm(custom(name="sft"))
 
 
-def test_two_packages_with_one_name_are_told_apart(install: Install) -> None:
+def test_name_registered_by_two_packages_is_refused(install: Install) -> None:
     install(ALGORITHM, {"algorithms.ours": "Ours"})
     install(ALGORITHM, {"algorithms.ours": "Ours"})
-    with pytest.raises(PluginError, match="more than one thing: plugged_0:Ours and plugged_1:Ours"):
+    with pytest.raises(PluginError, match="registered more than once: plugged_0:Ours and plugged_1:Ours"):
         make_algorithm(custom())
 
 
-def test_a_package_that_cannot_be_imported_says_why(install: Install) -> None:
+def test_import_failure_is_reported(install: Install) -> None:
     install("import not_there", {"algorithms.ours": "Ours"})
     with pytest.raises(PluginError, match=r"ours \(plugged_0:Ours\) cannot be imported: ModuleNotFoundError"):
         make_algorithm(custom())
@@ -118,13 +118,13 @@ def reward(name: str, **parameters: Any) -> Callable[..., Any]:
     return load({"plugin": name, "parameters": parameters})
 
 
-def test_a_class_is_made_with_the_parameters(install: Install) -> None:
+def test_class_is_created_with_the_parameters(install: Install) -> None:
     install(REWARDS, POINTS)
     assert call(reward("scaled", scale=3.0), *ASKED, {"answer": ["aab", "x"]}) == [3.0, 0.0]
     assert call(reward("scaled"), *ASKED, {"answer": ["x", "bb"]}) == [0.0, 1.0]
 
 
-def test_a_function_takes_the_parameters_beside_the_columns(install: Install) -> None:
+def test_function_gets_parameters_and_columns(install: Install) -> None:
     install(REWARDS, POINTS)
     assert call(reward("counted"), *ASKED, {"answer": [1, 2]}) == [2.0, 0.0]
     # A parameter stands for the column of its name.
@@ -144,11 +144,11 @@ def test_a_function_takes_the_parameters_beside_the_columns(install: Install) ->
         (
             "lost",
             {},
-            "plugin.name: lost is not installed where the job runs; of kubealign.rewards there is counted",
+            "plugin.name: lost is not installed where the job runs; installed for kubealign.rewards: counted",
         ),
     ],
 )
-def test_what_a_reward_refuses_is_named(
+def test_parameters_refused_by_a_reward_are_named(
     name: str, parameters: dict[str, Any], said: str, install: Install
 ) -> None:
     install(REWARDS, POINTS)
@@ -171,7 +171,7 @@ class Kept:
 """
 
 
-def test_a_tracker_is_given_the_job_its_folder_and_the_parameters(install: Install, tmp_path: Path) -> None:
+def test_tracker_gets_the_job_its_folder_and_the_parameters(install: Install, tmp_path: Path) -> None:
     install(TRACKER, {"trackers.kept": "Kept"})
     plugin = TrackerPlugin(name="kept", parameters={"words": ["a", "b"]})
     check_parameters(plugin, "ours")
@@ -181,7 +181,7 @@ def test_a_tracker_is_given_the_job_its_folder_and_the_parameters(install: Insta
     assert (tmp_path / "kept.txt").read_text() == "sums a b 7"
 
 
-def test_a_trackers_parameters_are_checked_before_the_job(install: Install) -> None:
+def test_tracker_parameters_are_checked_before_the_job(install: Install) -> None:
     install(TRACKER, {"trackers.kept": "Kept"})
     with pytest.raises(
         PluginError, match=r"ours: plugin.parameters: missing a required .*'words'; it takes words"

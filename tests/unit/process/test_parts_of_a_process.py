@@ -1,4 +1,4 @@
-"""Two parts of one process: each has a name and a thread of its own, and they end together."""
+"""Sub-contexts of one process: separate names and threads, and a common end."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 def context(beats: list[dict[str, Any]]) -> Context:
-    """As far as its parts are concerned. Each heartbeat is put into `beats`."""
+    """Return a context with only what sub-contexts need. Heartbeats are appended to `beats`."""
     nowhere = Path("/nowhere")
     settings = ProcessSettings(
         name="trainer-1",
@@ -49,7 +49,7 @@ def context(beats: list[dict[str, Any]]) -> Context:
     )
 
 
-async def test_a_part_has_its_own_name_and_thread_and_no_address() -> None:
+async def test_sub_context_has_its_own_name_and_thread_and_no_address() -> None:
     whole = context([])
     part = whole.beside("rollout-1", Role.ROLLOUT)
     assert (part.settings.name, part.settings.role) == ("rollout-1", Role.ROLLOUT)
@@ -76,7 +76,7 @@ async def test_a_part_has_its_own_name_and_thread_and_no_address() -> None:
         await part.compute(long)
 
 
-def test_what_the_parts_say_goes_in_the_same_beats_and_the_first_ones_word_counts() -> None:
+def test_heartbeat_merges_fields_and_the_main_part_takes_precedence() -> None:
     beats: list[dict[str, Any]] = []
     whole = context(beats)
     whole.heartbeat.describe(lambda: {"step": 3, "weight_version": 3})
@@ -94,7 +94,7 @@ async def _fails() -> None:
     raise OSError("the bus is gone")
 
 
-async def test_the_leading_part_decides_the_end_and_the_other_ones_failure_is_the_processs() -> None:
+async def test_leading_part_ends_the_process_and_any_failure_fails_it() -> None:
     ended: list[str] = []
 
     async def stays(name: str) -> None:
@@ -112,7 +112,7 @@ async def test_the_leading_part_decides_the_end_and_the_other_ones_failure_is_th
     assert ended == ["other", "other", "leading"]
 
 
-async def test_a_leading_part_outlives_company_that_has_ended_in_good_order() -> None:
+async def test_leading_part_outlives_a_part_that_ended_normally() -> None:
     leave = asyncio.Event()
     ended: list[str] = []
 

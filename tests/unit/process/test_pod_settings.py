@@ -1,4 +1,4 @@
-"""From what a pod is given to what its process is told, and what it says when something is missing."""
+"""Conversion of a pod's settings into process settings, and errors for missing configuration."""
 
 import json
 import logging
@@ -48,7 +48,7 @@ POD: dict[str, Any] = {
 
 
 class Container:
-    """What Kubernetes would mount, in a folder."""
+    """Files that Kubernetes would mount, in a folder."""
 
     def __init__(self, root: Path) -> None:
         self.mounts = Mounts(root)
@@ -61,7 +61,7 @@ class Container:
             (self.mounts.secrets / name).write_text(f"the {name}\n")
 
     def start(self) -> int:
-        """A module without a role's main is imported last of all."""
+        """Run the entry point with a module without a role main, which is imported last."""
         return main(["pod", "kubealign_services.no_such_role"], self.mounts, self.environment)
 
     def settings(self) -> ProcessSettings:
@@ -81,7 +81,7 @@ def container(tmp_path: Path) -> Iterator[Container]:
     root.handlers[:] = handlers
 
 
-def test_what_a_trainer_is_told(container: Container) -> None:
+def test_settings_of_a_trainer(container: Container) -> None:
     settings = container.settings()
     assert (settings.name, settings.role, settings.rank, settings.world_size) == (
         "trainer-1",
@@ -105,25 +105,25 @@ def test_what_a_trainer_is_told(container: Container) -> None:
     assert settings.termination == container.mounts.termination
 
 
-def test_the_settings_file_is_its_owners_alone(container: Container) -> None:
+def test_settings_file_is_private(container: Container) -> None:
     container.settings()
     assert (container.mounts.runtime / "settings.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_process_that_is_not_scraped_and_does_not_serve(container: Container) -> None:
+def test_process_without_metrics_and_server(container: Container) -> None:
     container.environment[pod.ENV_SETTINGS] = json.dumps(POD | {"serves": False, "one_shot": True})
     settings = container.settings()
     assert (settings.listen, settings.advertise, settings.metrics) == (None, None, None)
     assert settings.health == "0.0.0.0:8081"
 
 
-def test_libraries_keep_to_the_containers_cores_and_the_jobs_volume(container: Container) -> None:
+def test_libraries_use_the_containers_cores_and_the_jobs_volume(container: Container) -> None:
     container.start()
     assert container.environment["OMP_NUM_THREADS"] == "3"
     assert container.environment["HF_HOME"] == "/volumes/runs/.huggingface"
 
 
-def test_what_the_pods_owner_set_stays(container: Container) -> None:
+def test_existing_environment_variables_are_kept(container: Container) -> None:
     container.environment |= {"OMP_NUM_THREADS": "1", "HF_HOME": "/cache"}
     container.start()
     assert (container.environment["OMP_NUM_THREADS"], container.environment["HF_HOME"]) == ("1", "/cache")
@@ -146,7 +146,7 @@ def test_settings_of_another_version(container: Container) -> None:
 
 
 @pytest.mark.parametrize("name", [pod.CA_FILE, pod.KEY_FILE, pod.NATS_PASSWORD_FILE, pod.REDIS_PASSWORD_FILE])
-def test_a_secret_that_lacks_something(container: Container, name: str) -> None:
+def test_incomplete_secret(container: Container, name: str) -> None:
     (container.mounts.secrets / name).unlink()
     assert f"there is no {container.mounts.secrets / name}: the job's Secret" in container.refusal()
 
@@ -169,12 +169,12 @@ def test_a_document_of_another_version(container: Container) -> None:
 
 
 @pytest.mark.parametrize("cores", ["0", "two", "", "1.5"])
-def test_cores_that_are_no_number(container: Container, cores: str) -> None:
+def test_invalid_number_of_cores(container: Container, cores: str) -> None:
     container.environment[pod.ENV_CPUS] = cores
     assert container.refusal() == f"KUBEALIGN_CPUS is {cores!r}; it is a number of cores, 1 or more"
 
 
-def test_weights_by_shared_memory_alone(container: Container) -> None:
+def test_shared_memory_transport_is_refused(container: Container) -> None:
     job = json.loads(json.dumps(JOB))
     job["spec"]["rollout"]["refit"] = {"transport": "SharedMemory"}
     container.mounts.document.write_text(json.dumps(job))

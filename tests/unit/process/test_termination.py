@@ -1,4 +1,4 @@
-"""What is left of a long cause."""
+"""Truncation of termination messages."""
 
 from pathlib import Path
 
@@ -9,11 +9,11 @@ from kubealign.pod import TERMINATION_BYTES
 from kubealign_services.process.termination import fitted, write_termination
 
 
-def test_what_fits_stays_as_it_is() -> None:
+def test_short_message_is_unchanged() -> None:
     assert fitted("no column reward", 16) == b"no column reward"
 
 
-def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
+def test_long_message_keeps_its_beginning_and_end() -> None:
     message = "spec.data: row 7 " + "x" * 9000 + " has no column answer"
     short = fitted(message, TERMINATION_BYTES)
     assert len(short) == TERMINATION_BYTES
@@ -24,13 +24,13 @@ def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
 
 @settings(deadline=None)
 @given(st.text(alphabet=st.characters(exclude_categories=[]), max_size=80), st.integers(20, 90))
-def test_it_is_text_that_fits(message: str, limit: int) -> None:
+def test_result_is_valid_text_within_the_limit(message: str, limit: int) -> None:
     short = fitted(message, limit)
     assert len(short) <= limit
     short.decode()
 
 
-def test_it_is_written_in_place(tmp_path: Path) -> None:
+def test_message_is_written_in_place(tmp_path: Path) -> None:
     path = tmp_path / "termination-log"
     path.write_text("the cause of the time before, which was longer")
     before = path.stat().st_ino
@@ -40,5 +40,5 @@ def test_it_is_written_in_place(tmp_path: Path) -> None:
     assert path.stat().st_ino == before
 
 
-def test_a_place_that_cannot_be_written_is_no_error_of_its_own(tmp_path: Path) -> None:
+def test_unwritable_path_is_only_logged(tmp_path: Path) -> None:
     write_termination(tmp_path, "no column reward")

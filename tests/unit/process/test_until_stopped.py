@@ -1,4 +1,4 @@
-"""Work beside a stop, and failures in groups."""
+"""Running until a stop, and permanent failures in exception groups."""
 
 import asyncio
 import errno
@@ -9,7 +9,7 @@ from kubealign_services.process.failures import PermanentFailure, permanent_caus
 from kubealign_services.process.until_stopped import until_stopped
 
 
-async def test_the_stop_ends_the_work() -> None:
+async def test_stop_cancels_the_work() -> None:
     stop, ended = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
@@ -25,7 +25,7 @@ async def test_the_stop_ends_the_work() -> None:
     assert ended.is_set()
 
 
-async def test_a_failure_comes_out_and_ends_the_rest() -> None:
+async def test_failure_propagates_and_cancels_the_rest() -> None:
     ended = asyncio.Event()
 
     async def work() -> None:
@@ -42,7 +42,7 @@ async def test_a_failure_comes_out_and_ends_the_rest() -> None:
     assert ended.is_set()
 
 
-async def test_work_that_loses_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_swallowed_cancellation_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kubealign_services.process.until_stopped._AGAIN_SECONDS", 0.01)
     stop = asyncio.Event()
     stop.set()
@@ -60,11 +60,11 @@ async def test_work_that_loses_its_cancellation_is_cancelled_again(monkeypatch: 
     assert lost == 3
 
 
-async def test_work_that_ends_by_itself_ends_the_wait() -> None:
+async def test_finished_work_ends_the_wait() -> None:
     await asyncio.wait_for(until_stopped(asyncio.Event(), asyncio.sleep(0)), 5)
 
 
-def test_a_permanent_cause_is_found_in_groups() -> None:
+def test_permanent_failure_is_found_in_groups() -> None:
     cause = PermanentFailure("the data has no column answer")
     assert permanent_cause(cause) is cause
     group = ExceptionGroup("tasks", [ValueError("x"), ExceptionGroup("inner", [cause])])

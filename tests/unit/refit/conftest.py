@@ -1,4 +1,5 @@
-"""A small language model, its sender and its receivers, on a bus within the process."""
+"""Fixtures for the refit protocol: a small language model, its sender and its receivers, on an in-memory bus.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
@@ -35,7 +36,7 @@ class Bigram:
         }
 
     def step(self) -> None:
-        """An update in place, as an optimiser makes it."""
+        """Update in place, like an optimiser."""
         for weight in self.weights.values():
             weight.mul_(1.1).add_(0.01)
 
@@ -46,8 +47,7 @@ class Bigram:
 
 
 class Sender:
-    """The trainer's part: a model, and a publisher of its snapshots. Its stream hands out what `harm` makes
-    of a chunk."""
+    """Trainer side: a model and a publisher of its snapshots. `harm` may alter each streamed chunk."""
 
     def __init__(self, folder: Path, transport: Transport) -> None:
         self.model = Bigram(seed=1)
@@ -80,7 +80,7 @@ class Sender:
 
 
 class Receiver:
-    """A worker's part: another model, refitted. `before_copy` runs before the weights are copied."""
+    """Worker side: another model, refitted. `before_copy` runs before the weights are copied."""
 
     def __init__(
         self, name: str, bus: MemoryBus, folder: Path, sender: Sender, timeout: float = 10.0
@@ -119,7 +119,7 @@ class Receiver:
 
 
 class Stage:
-    """Everything of one test; what it starts ends with it."""
+    """Resources of one test; everything it starts ends with it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -130,7 +130,7 @@ class Stage:
         return Sender(self.folder, transport)
 
     def receiver(self, name: str, sender: Sender, timeout: float = 10.0, elsewhere: bool = False) -> Receiver:
-        """A worker that runs; one elsewhere does not see the sender's shared memory."""
+        """Start a worker; one on another machine does not see the sender's shared memory."""
         folder = self.folder / "nowhere" if elsewhere else self.folder
         receiver = Receiver(name, self.bus, folder, sender, timeout)
         self._tasks.append(asyncio.create_task(receiver.worker.run()))

@@ -1,4 +1,4 @@
-"""An announcement of very many pieces: packed, or refused with what would help."""
+"""Announcements of very many pieces: compressed, or refused with the remedies."""
 
 import struct
 
@@ -43,13 +43,13 @@ def announced(ranks: int, pieces: int) -> refit_pb2.WeightsAnnouncement:
     return announcement_of(parts, fence=1, version=7, canary=refit_pb2.Canary(tokens=[1, 2]))
 
 
-def test_a_short_one_travels_as_it_is() -> None:
+def test_short_announcement_is_not_compressed() -> None:
     short = announced(1, 10)
     assert on_the_bus(short, 1 << 20) == short.SerializeToString()
     assert from_the_bus(on_the_bus(short, 1 << 20)) == short
 
 
-def test_one_of_tens_of_thousands_of_pieces_goes_through() -> None:
+def test_announcement_of_tens_of_thousands_of_pieces_fits() -> None:
     long = announced(16, 3000)
     plain = long.SerializeToString()
     assert len(plain) > 4 << 20
@@ -57,15 +57,15 @@ def test_one_of_tens_of_thousands_of_pieces_goes_through() -> None:
     assert from_the_bus(data) == long
 
 
-def test_one_that_is_too_long_says_what_would_help() -> None:
+def test_too_long_announcement_names_remedies() -> None:
     with pytest.raises(AnnouncementTooLarge) as caught:
         on_the_bus(announced(2, 1000), 10_000)
     text = str(caught.value)
     assert "weights version 7 names 2000 pieces of 2 ranks" in text
-    assert "the bus takes 10000: fewer ranks (spec.trainer.ranks)" in text
+    assert "the bus accepts 10000: fewer ranks (spec.trainer.ranks)" in text
 
 
-async def test_the_refit_fails_with_that_before_anybody_waits() -> None:
+async def test_refit_fails_at_once_when_announcement_is_too_long() -> None:
     async def publish(fence: int, version: int) -> refit_pb2.WeightsAnnouncement:
         return announced(2, 1000)
 
@@ -86,12 +86,12 @@ async def test_the_refit_fails_with_that_before_anybody_waits() -> None:
         b"\xff\xff",
     ],
 )
-def test_other_bytes_are_no_announcement(data: bytes) -> None:
+def test_invalid_bytes_raise_decode_error(data: bytes) -> None:
     with pytest.raises(DecodeError):
         from_the_bus(data)
 
 
-def test_the_digest_is_of_all_parts() -> None:
+def test_digest_covers_all_parts() -> None:
     one, other = announced(1, 3), announced(2, 3)
     assert one.weights != other.weights
     assert one.weights == batch_pb2.WeightsId(fence=1, version=7, digest=one.weights.digest)

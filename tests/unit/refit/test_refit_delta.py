@@ -1,4 +1,4 @@
-"""A delta makes the new bits of the old, whatever they are, and is small when little changed."""
+"""Delta encoding: restores the new bits exactly, and is small when little changed."""
 
 import struct
 from contextlib import suppress
@@ -31,12 +31,12 @@ def applied(old: bytes, delta: bytes, itemsize: int) -> bytes:
 
 
 def sealed(rest: bytes) -> bytes:
-    """With the right checksum, so that what is behind it is looked at."""
+    """Prefix a correct checksum, so that the contents are parsed."""
     return struct.pack("<Q", xxhash.xxh3_64_intdigest(rest)) + rest
 
 
 def packed(counts: list[int], planes: list[int]) -> bytes:
-    """Changes as their layout says, made without the encoder."""
+    """Build changes according to the layout, without the encoder."""
     compressed = pyarrow.Codec("zstd").compress(bytes(planes), asbytes=True)
     return sealed(b"\0" + struct.pack(f"<{len(counts)}I", *counts) + compressed)
 
@@ -52,8 +52,8 @@ def packed(counts: list[int], planes: list[int]) -> bytes:
     st.booleans(),
     st.integers(0, 2**31),
 )
-def test_the_bits_come_back(dtype: torch.dtype, count: int, share: float, small: bool, seed: int) -> None:
-    """small: by one unit in the last place; else to any bits, among them NaN, infinities and -0."""
+def test_round_trip_restores_bits(dtype: torch.dtype, count: int, share: float, small: bool, seed: int) -> None:
+    """small: changes of one unit in the last place; otherwise any bits, including NaN, infinities and -0."""
     generator = np.random.default_rng(seed)
     unsigned = np.uint16 if dtype.itemsize == 2 else np.uint32
     top = 1 << 8 * dtype.itemsize
@@ -71,8 +71,8 @@ def test_the_bits_come_back(dtype: torch.dtype, count: int, share: float, small:
     st.sampled_from([2, 4]),
     st.lists(st.tuples(st.integers(0, 2 * BLOCK + 6), st.integers(1, 2**32 - 1)), max_size=6),
 )
-def test_single_changes_are_where_they_were(itemsize: int, moves: list[tuple[int, int]]) -> None:
-    """A few changes anywhere, the last element and the ends of blocks among them."""
+def test_single_changes_keep_their_position(itemsize: int, moves: list[tuple[int, int]]) -> None:
+    """A few changes anywhere, including the last element and the ends of blocks."""
     unsigned = np.uint16 if itemsize == 2 else np.uint32
     old = np.zeros(2 * BLOCK + 7, unsigned)
     new = old.copy()
@@ -84,14 +84,14 @@ def test_single_changes_are_where_they_were(itemsize: int, moves: list[tuple[int
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_special_values_are_bits_like_others(dtype: torch.dtype) -> None:
+def test_special_values_round_trip(dtype: torch.dtype) -> None:
     old = torch.tensor([0.0, -0.0, 1.0, float("nan"), float("inf"), 2.0], dtype=dtype)
     new = torch.tensor([-0.0, 0.0, float("nan"), float("nan"), -float("inf"), 2.0], dtype=dtype)
     delta = encode(bits(old), bits(new), dtype.itemsize)
     assert applied(bits(old), delta, dtype.itemsize) == bits(new)
 
 
-def test_the_layout_by_hand() -> None:
+def test_layout_by_hand() -> None:
     """Elements 1 and 3 of a hundred change, by +1 and -1: gaps 1 and 1, zigzag 2 and 1."""
     old = np.arange(100, dtype=np.uint16)
     new = old.copy()
@@ -106,7 +106,7 @@ def test_the_layout_by_hand() -> None:
     assert applied(old.tobytes(), packed([2], list(plain)), 2) == new.tobytes()
 
 
-def test_the_layout_of_four_bytes_by_hand() -> None:
+def test_layout_of_four_bytes_by_hand() -> None:
     """Element 300 of 301 moves by -0x01020304: zigzag 2 * 0x01020304 - 1."""
     old = np.zeros(301, np.uint32)
     new = old.copy()
@@ -118,9 +118,10 @@ def test_the_layout_of_four_bytes_by_hand() -> None:
     assert applied(old.tobytes(), packed([1], list(plain)), 4) == new.tobytes()
 
 
-def test_what_one_small_step_changes_takes_few_bytes() -> None:
-    """A twentieth of the weights by one unit in the last place: far below the dense size, above what
-    changed."""
+def test_delta_of_a_small_step_is_small() -> None:
+    """A twentieth of the weights changes by one unit in the last place: the delta is far below the dense
+    size.
+    """
     generator = np.random.default_rng(1)
     old = generator.integers(0, 1 << 16, 1 << 20, np.uint16)
     changed = generator.random(old.size) < 0.05
@@ -130,7 +131,7 @@ def test_what_one_small_step_changes_takes_few_bytes() -> None:
     assert 0.02 < share < 0.045, share
 
 
-def test_where_too_much_changed_it_is_the_state_itself() -> None:
+def test_dense_changes_store_the_new_state() -> None:
     old = np.zeros(1 << 21, np.uint16)
     new = np.where(np.arange(old.size) % 2, 1, 0).astype(np.uint16)
     delta = encode(old.tobytes(), new.tobytes(), 2)
@@ -144,34 +145,34 @@ def test_where_too_much_changed_it_is_the_state_itself() -> None:
     assert encode(few.tobytes(), few[::-1].tobytes(), 2) == sealed(b"\1" + few[::-1].tobytes())
 
 
-def test_bytes_that_are_no_delta_are_refused() -> None:
+def test_invalid_bytes_are_refused() -> None:
     old, new = bytes(200), bytes(range(200))
     delta = encode(old, new, 2)
-    with pytest.raises(BadDelta, match="3 bytes are no delta"):
+    with pytest.raises(BadDelta, match="3 bytes are too few for a delta"):
         applied(old, delta[:3], 2)
     with pytest.raises(BadDelta, match="the checksum of 210 bytes of changes is wrong"):
         check(sealed(bytes(202))[:-1] + b"x")
     with pytest.raises(BadDelta, match="the kind is 7; it may be 0 or 1"):
         applied(old, sealed(b"\7"), 2)
-    with pytest.raises(BadDelta, match="199 bytes cannot take the place of 200"):
+    with pytest.raises(BadDelta, match="199 bytes cannot replace 200"):
         applied(old, sealed(b"\1" + bytes(199)), 2)
-    with pytest.raises(BadDelta, match="2 bytes are no changes of 100 elements"):
+    with pytest.raises(BadDelta, match="2 bytes are too few for the changes of 100 elements"):
         applied(old, sealed(b"\0\0\0"), 2)
     with pytest.raises(BadDelta, match="a block of 65536 elements has 70000 changes"):
         applied(old, packed([70000], []), 2)
-    with pytest.raises(BadDelta, match=r"cannot be unpacked|take .* bytes"):
+    with pytest.raises(BadDelta, match=r"cannot be decompressed|take .* bytes"):
         applied(old, packed([2], [1, 1, 0]), 2)
-    with pytest.raises(BadDelta, match=r"cannot be unpacked|take .* bytes"):
+    with pytest.raises(BadDelta, match=r"cannot be decompressed|take .* bytes"):
         applied(old, packed([1], [1, 0, 1, 0, 9, 9]), 2)
-    with pytest.raises(ValueError, match="100 elements cannot become 99"):
+    with pytest.raises(ValueError, match="old state has 100 elements, the new one 99"):
         encode(old, new[:198], 2)
     with pytest.raises(ValueError, match="does not begin at a multiple of 8 bytes"):
         encode(memoryview(bytes(18))[2:], memoryview(bytes(18))[2:], 2)
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])
-def test_a_change_beyond_the_piece_is_never_written(itemsize: int) -> None:
-    """The bytes after the piece, which are another's, stay as they are."""
+def test_change_beyond_the_piece_is_never_written(itemsize: int) -> None:
+    """The bytes after the piece belong to another piece and stay unchanged."""
     state = bytearray(8 * 16)
     piece = memoryview(state)[:64]
     elements = 64 // itemsize
@@ -188,8 +189,8 @@ def test_a_change_beyond_the_piece_is_never_written(itemsize: int) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_harmed_deltas_never_crash_and_write_nothing_outside(data: st.DataObject) -> None:
-    """Bits flipped and ends cut off behind a right checksum: refused, or made into some state."""
+def test_corrupt_deltas_never_crash_or_write_outside(data: st.DataObject) -> None:
+    """Flipped bits and cut ends behind a correct checksum: refused, or decoded into some state."""
     itemsize = data.draw(st.sampled_from([2, 4]))
     unsigned = np.uint16 if itemsize == 2 else np.uint32
     old = np.arange(BLOCK + 40, dtype=unsigned)

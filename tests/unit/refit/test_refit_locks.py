@@ -1,4 +1,4 @@
-"""What is read is not overwritten: a snapshot's lock lives as long as there is a view of it."""
+"""Snapshot locks: a snapshot in use is not overwritten, as long as a view of it exists."""
 
 import errno
 import fcntl
@@ -31,7 +31,7 @@ def publisher(tmp_path: Path) -> Iterator[WeightsPublisher]:
 
 
 def publish(publisher: WeightsPublisher, version: int) -> refit_pb2.WeightsAnnouncement:
-    """Every number of version v is v."""
+    """Publish version v, whose numbers are all v."""
     tensors = ((name, torch.full((30, 40), float(version))) for name in NAMES)
     return publisher.publish(fence=1, version=version, tensors=tensors, canary=refit_pb2.Canary())
 
@@ -60,7 +60,7 @@ def files(folder: Path) -> set[str]:
 
 
 def removed_but_mapped(folder: Path) -> list[str]:
-    """Files whose memory this process still holds."""
+    """Removed files whose memory this process still maps."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return [line for line in lines if f"{folder}/" in line and line.endswith("(deleted)")]
 
@@ -69,7 +69,7 @@ def all_are(tensors: dict[str, Tensor], version: int) -> bool:
     return all(bool((tensor == version).all()) for tensor in tensors.values())
 
 
-async def test_a_version_in_use_stays_whole_however_many_come(
+async def test_version_in_use_stays_intact_through_later_versions(
     publisher: WeightsPublisher, tmp_path: Path
 ) -> None:
     slow = await kept(receiver(tmp_path, publisher), publish(publisher, 1))
@@ -80,7 +80,7 @@ async def test_a_version_in_use_stays_whole_however_many_come(
         assert len(files(tmp_path)) == 2
 
 
-async def test_who_keeps_up_needs_two_files_for_ever(publisher: WeightsPublisher, tmp_path: Path) -> None:
+async def test_prompt_reader_needs_only_two_files(publisher: WeightsPublisher, tmp_path: Path) -> None:
     first, worker = files(tmp_path), receiver(tmp_path, publisher)
     held: dict[str, Tensor] = {}
     for version in range(1, 8):
@@ -89,7 +89,7 @@ async def test_who_keeps_up_needs_two_files_for_ever(publisher: WeightsPublisher
     assert files(tmp_path) == first
 
 
-async def test_one_view_is_enough_to_hold_it(publisher: WeightsPublisher, tmp_path: Path) -> None:
+async def test_single_view_keeps_the_lock(publisher: WeightsPublisher, tmp_path: Path) -> None:
     before = files(tmp_path)
     worker = receiver(tmp_path, publisher)
     held = await kept(worker, publish(publisher, 1))
@@ -108,7 +108,7 @@ async def test_one_view_is_enough_to_hold_it(publisher: WeightsPublisher, tmp_pa
     assert not removed_but_mapped(tmp_path)
 
 
-async def test_eight_receivers_share_one_memory(publisher: WeightsPublisher, tmp_path: Path) -> None:
+async def test_eight_receivers_share_one_snapshot(publisher: WeightsPublisher, tmp_path: Path) -> None:
     before = files(tmp_path)
     receivers = [receiver(tmp_path, publisher) for _ in range(8)]
     held: list[dict[str, Tensor]] = []
@@ -127,7 +127,7 @@ async def test_eight_receivers_share_one_memory(publisher: WeightsPublisher, tmp
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_a_killed_reader_holds_nothing(publisher: WeightsPublisher, tmp_path: Path, is_killed: bool) -> None:
+def test_killed_reader_releases_the_lock(publisher: WeightsPublisher, tmp_path: Path, is_killed: bool) -> None:
     publish(publisher, 1)
     name = publish(publisher, 2).parts[0].sources[0].shared_memory.name
     program = (
@@ -150,7 +150,7 @@ def test_a_killed_reader_holds_nothing(publisher: WeightsPublisher, tmp_path: Pa
         reader.communicate(timeout=20)
 
 
-async def test_where_there_are_no_locks_every_version_has_a_file(
+async def test_without_locks_every_version_has_its_own_file(
     publisher: WeightsPublisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(*_: object) -> None:
@@ -169,7 +169,7 @@ async def test_where_there_are_no_locks_every_version_has_a_file(
     assert len(files(tmp_path)) == 2
 
 
-async def test_a_snapshot_being_written_is_not_there(publisher: WeightsPublisher, tmp_path: Path) -> None:
+async def test_snapshot_being_written_cannot_be_read(publisher: WeightsPublisher, tmp_path: Path) -> None:
     first = publish(publisher, 1)
     publish(publisher, 2)
     worker = receiver(tmp_path, publisher)
@@ -188,7 +188,7 @@ async def test_a_snapshot_being_written_is_not_there(publisher: WeightsPublisher
     assert all_are(await kept(worker, publish(publisher, 4)), 4)
 
 
-async def test_a_map_that_was_written_to_by_mistake_is_mapped_anew(tmp_path: Path) -> None:
+async def test_damaged_map_is_mapped_again(tmp_path: Path) -> None:
     publisher = WeightsPublisher(tmp_path, None, Transport.SHARED_MEMORY)
     worker = receiver(tmp_path, publisher)
     held = await kept(worker, publish(publisher, 1))
@@ -202,7 +202,7 @@ async def test_a_map_that_was_written_to_by_mistake_is_mapped_anew(tmp_path: Pat
     publisher.close()
 
 
-async def test_corrupt_bytes_are_found_before_anything_is_kept(
+async def test_corruption_is_detected_before_views_are_kept(
     publisher: WeightsPublisher, tmp_path: Path
 ) -> None:
     announcement = publish(publisher, 1)
@@ -216,8 +216,8 @@ async def test_corrupt_bytes_are_found_before_anything_is_kept(
         await kept(receiver(tmp_path, publisher), announcement)
 
 
-async def test_what_is_kept_for_deltas_does_not_last(tmp_path: Path) -> None:
-    """The next version's changes are made in place."""
+async def test_cached_delta_base_cannot_be_kept(tmp_path: Path) -> None:
+    """The next version's deltas are applied in place."""
     publisher = WeightsPublisher(tmp_path / "shared", "trainer:1", Transport.AUTO, encoding=Encoding.DELTA)
     for encoding, lasts in ((Encoding.DELTA, False), (Encoding.DENSE, True)):
         elsewhere = receiver(tmp_path / "nowhere", publisher, encoding)

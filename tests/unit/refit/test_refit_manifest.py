@@ -1,4 +1,4 @@
-"""The layout of a snapshot, worked by hand, and what an announcement must not say."""
+"""Snapshot layout, worked by hand, and inconsistent announcements."""
 
 from collections.abc import Callable
 
@@ -49,7 +49,7 @@ def announcement() -> refit_pb2.WeightsAnnouncement:
     return refit_pb2.WeightsAnnouncement(weights=weights, parts=parts, size_bytes=68)
 
 
-def test_the_layout_by_hand() -> None:
+def test_layout_by_hand() -> None:
     assert [aligned(offset) for offset in (0, 1, 60, 64, 65)] == [0, 64, 64, 64, 128]
     message = announcement()
     check_announcement(message)
@@ -86,7 +86,7 @@ def change(field: str, value: object, tensor: int = 1) -> Callable[[refit_pb2.We
         (lambda message: setattr(message.weights, "digest", "f" * 32), "the checksums have digest"),
     ],
 )
-def test_an_announcement_that_contradicts_itself(
+def test_inconsistent_announcement_is_refused(
     harm: Callable[[refit_pb2.WeightsAnnouncement], None], words: str
 ) -> None:
     message = announcement()
@@ -96,7 +96,7 @@ def test_an_announcement_that_contradicts_itself(
 
 
 @given(st.integers(0, len(SNAPSHOT) - 1), st.integers(0, 7))
-def test_any_flipped_bit_of_a_tensor_is_found_and_named(place: int, bit: int) -> None:
+def test_any_flipped_bit_is_detected_and_named(place: int, bit: int) -> None:
     harmed = bytearray(SNAPSHOT)
     harmed[place] ^= 1 << bit
     tensors = announcement().parts[0].tensors
@@ -107,7 +107,7 @@ def test_any_flipped_bit_of_a_tensor_is_found_and_named(place: int, bit: int) ->
         verify(memoryview(harmed), tensors, "here")
 
 
-def test_neighbours_travel_together_and_gaps_do_not() -> None:
+def test_adjacent_pieces_share_chunks() -> None:
     sizes = [60, 4, 130, 64]  # offsets 0, 64, 128, 320
     entries = []
     offset = 0
@@ -120,7 +120,7 @@ def test_neighbours_travel_together_and_gaps_do_not() -> None:
     assert list(ranges([], 1000)) == []
 
 
-def test_the_canary_is_the_jobs_own() -> None:
+def test_canary_depends_on_the_job() -> None:
     one = Canary.choose(1, 97, [Precision.FLOAT32])
     assert one.tokens == Canary.choose(1, 97, [Precision.FLOAT32]).tokens
     assert one.tokens != Canary.choose(2, 97, [Precision.FLOAT32]).tokens
@@ -137,7 +137,7 @@ def test_the_canary_is_the_jobs_own() -> None:
         Canary.choose(1, 0, [Precision.FLOAT32])
 
 
-def test_the_gap_is_infinite_where_there_is_nothing_to_compare() -> None:
+def test_gap_is_infinite_without_comparable_values() -> None:
     assert gap([-1.0, -2.0], [-1.5, -2.25]) == 0.5
     assert gap([-1.0], [float("nan")]) == float("inf")
     assert gap([float("-inf")], [float("-inf")]) == float("inf")

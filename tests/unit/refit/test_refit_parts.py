@@ -1,4 +1,4 @@
-"""Several ranks publish, one receiver takes what it wants of each; dense bytes and deltas."""
+"""Transfers from several ranks to one receiver that selects ranges, with dense bytes and deltas."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -26,8 +26,9 @@ Chunk = refit_pb2.WeightsChunk
 
 
 class Ranks:
-    """Two ranks that share a machine: `w` is cut between them by rows, rank 1 alone has `b`. Streams go
-    through `harm`, which is told the rank, and are counted with what was asked for."""
+    """Two ranks of one machine: `w` is split between them by rows, only rank 1 has `b`. Streams pass through
+    `harm`, which gets the rank, and are counted with their requests.
+    """
 
     def __init__(self, folder: Path, transport: Transport, encoding: Encoding) -> None:
         self.folder = folder
@@ -59,7 +60,7 @@ class Ranks:
         return made
 
     def step(self) -> None:
-        """A small update: some elements of both change."""
+        """Change some elements of both tensors slightly."""
         self.weights["w"][::7, 3] *= 1.01
         self.weights["b"][5:9] += 1.0
 
@@ -82,7 +83,7 @@ class Ranks:
         return WeightsReceiver(folder, self.stream, 10.0, wanted, encoding)
 
     def flip(self, part: refit_pb2.WeightsPart, place: int) -> None:
-        """A stray write into the part's segment."""
+        """Flip a byte in the part's segment, like a stray write."""
         path = self.folder / part.sources[0].shared_memory.name
         data = bytearray(path.read_bytes())
         data[HEADER_BYTES + place] ^= 1
@@ -112,7 +113,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 async def taken(
     receiver: WeightsReceiver, announcement: refit_pb2.WeightsAnnouncement
 ) -> tuple[dict[str, Tensor], str, int, int]:
-    """What an engine has copied; transport, received bytes, parts that came as deltas."""
+    """Tensors that an engine has copied; transport, received bytes, parts that arrived as deltas."""
     async with receiver.fetch(announcement) as transfer:
         copied = {name: tensor.clone() for name, tensor in transfer.tensors}
         transfer.confirm()
@@ -128,7 +129,7 @@ def same(found: dict[str, Tensor], weights: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("near", [True, False], ids=["shared memory", "stream"])
-async def test_whole_tensors_are_put_together_of_two_ranks(start: Start, near: bool) -> None:
+async def test_full_tensors_are_assembled_from_two_ranks(start: Start, near: bool) -> None:
     ranks = start()
     receiver = ranks.receiver(near)
     for version in range(3):
@@ -143,7 +144,7 @@ async def test_whole_tensors_are_put_together_of_two_ranks(start: Start, near: b
     assert len(ranks.asked) == (0 if near else 6)
 
 
-async def test_a_split_engine_takes_only_its_own(start: Start) -> None:
+async def test_split_engine_fetches_only_its_ranges(start: Start) -> None:
     ranks = start(Transport.STREAM)
 
     def columns(name: str, shape: tuple[int, ...]) -> list[Box]:
@@ -160,7 +161,7 @@ async def test_a_split_engine_takes_only_its_own(start: Start) -> None:
     assert ranks.asked == [(0, False)]
 
 
-async def test_one_ranks_part_corrupt_is_told_and_elsewhere_mended(start: Start) -> None:
+async def test_corrupt_part_of_one_rank_is_reported_and_fetched_from_another_source(start: Start) -> None:
     ranks = start()
     announcement = ranks.publish(0)
     ranks.flip(announcement.parts[1], 2440)
@@ -182,7 +183,7 @@ async def test_one_ranks_part_corrupt_is_told_and_elsewhere_mended(start: Start)
     assert sorted(ranks.asked) == [(0, False), (1, False), (1, False)]
 
 
-async def test_one_ranks_part_gone_is_told(start: Start) -> None:
+async def test_missing_part_of_one_rank_is_reported(start: Start) -> None:
     ranks = start()
     announcement = ranks.publish(0)
     (ranks.folder / announcement.parts[0].sources[0].shared_memory.name).unlink()
@@ -200,7 +201,7 @@ async def test_one_ranks_part_gone_is_told(start: Start) -> None:
         await taken(ranks.receiver(near=False), late)
 
 
-async def test_a_manifest_that_lacks_a_ranks_part_is_refused(start: Start) -> None:
+async def test_manifest_without_a_ranks_part_is_refused(start: Start) -> None:
     announcement = start().publish(0)
     del announcement.parts[1]
     announcement.size_bytes = 4000
@@ -209,7 +210,7 @@ async def test_a_manifest_that_lacks_a_ranks_part_is_refused(start: Start) -> No
         await taken(receiver, announcement)
 
 
-async def test_after_the_first_version_only_changes_are_streamed(start: Start) -> None:
+async def test_only_deltas_are_streamed_after_the_first_version(start: Start) -> None:
     ranks = start(encoding=Encoding.DELTA)
     near, far = (ranks.receiver(at_home, encoding=Encoding.DELTA) for at_home in (True, False))
     plain = ranks.receiver(near=False)
@@ -232,8 +233,8 @@ async def test_after_the_first_version_only_changes_are_streamed(start: Start) -
         ranks.step()
 
 
-async def test_who_does_not_hold_the_base_takes_all(start: Start) -> None:
-    """One that comes late, one that missed a version, one whose last refit failed."""
+async def test_receiver_without_the_base_fetches_everything(start: Start) -> None:
+    """A late receiver, one that missed a version, and one whose last refit failed."""
     ranks = start(Transport.STREAM, Encoding.DELTA)
     receiver = ranks.receiver(near=False, encoding=Encoding.DELTA)
 
@@ -266,7 +267,7 @@ async def test_who_does_not_hold_the_base_takes_all(start: Start) -> None:
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
-async def test_changes_that_cannot_be_used_are_made_good_by_a_full_transfer(start: Start, how: str) -> None:
+async def test_invalid_delta_is_followed_by_a_full_transfer(start: Start, how: str) -> None:
     ranks = start(Transport.STREAM, Encoding.DELTA)
     receiver = ranks.receiver(near=False, encoding=Encoding.DELTA)
     await taken(receiver, ranks.publish(0))
@@ -293,7 +294,7 @@ async def test_changes_that_cannot_be_used_are_made_good_by_a_full_transfer(star
     assert same(found, ranks.weights) and deltas == 2
 
 
-async def test_a_part_whose_changes_take_more_than_itself_is_sent_whole(start: Start) -> None:
+async def test_part_with_large_delta_is_sent_dense(start: Start) -> None:
     ranks = start(Transport.STREAM, Encoding.DELTA)
     receiver = ranks.receiver(near=False, encoding=Encoding.DELTA)
     await taken(receiver, ranks.publish(0))
@@ -313,7 +314,7 @@ async def test_a_part_whose_changes_take_more_than_itself_is_sent_whole(start: S
     assert same(found, ranks.weights) and deltas == 1
 
 
-async def test_a_split_engine_takes_only_its_own_changes(start: Start) -> None:
+async def test_split_engine_fetches_only_its_deltas(start: Start) -> None:
     ranks = start(Transport.STREAM, Encoding.DELTA)
 
     def bias(name: str, shape: tuple[int, ...]) -> list[Box]:

@@ -1,4 +1,4 @@
-"""Pieces in a snapshot: converted as torch converts them, with the checksum of what was written."""
+"""Pieces copied into a snapshot: converted like torch does, with the checksum of the written bytes."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 class Memory:
-    """The first `mapped_bytes` are written in place, the others put."""
+    """The first `mapped_bytes` are mapped, the others are written."""
 
     def __init__(self, size: int, mapped_bytes: int) -> None:
         self.data: Bytes = torch.full((size,), 255, dtype=torch.uint8).numpy()
@@ -43,7 +43,7 @@ class Memory:
     st.sampled_from([64, 4096, 1 << 20]),
     st.integers(0, 2**31),
 )
-def test_the_bytes_are_torchs(
+def test_bytes_equal_torchs_conversion(
     given_in: torch.dtype,
     wanted: torch.dtype,
     count: int,
@@ -69,7 +69,7 @@ def test_the_bytes_are_torchs(
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_every_corrupt_piece_is_named_by_any_number_of_threads(
+def test_every_corrupt_piece_is_named_with_any_number_of_threads(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
@@ -92,7 +92,7 @@ def test_every_corrupt_piece_is_named_by_any_number_of_threads(
 
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 5))
-def test_shares_hold_every_place_once_and_differ_by_one_piece_at_most(sizes: list[int], count: int) -> None:
+def test_balanced_shares_hold_every_index_once(sizes: list[int], count: int) -> None:
     shares = checking._shares(sizes, count)
     assert sorted(place for share in shares for place in share) == list(range(len(sizes)))
     totals = [sum(sizes[place] for place in share) for share in shares]
@@ -109,8 +109,8 @@ def test_shares_hold_every_place_once_and_differ_by_one_piece_at_most(sizes: lis
     st.integers(0, 70),
     st.integers(0, 2**31),
 )
-def test_the_checksum_of_a_checked_copy_is_the_librarys(size: int, to: int, of: int, seed: int) -> None:
-    """Lengths around whole stripes of 64 bytes and blocks of 1,024, wherever they begin."""
+def test_copy_checksum_equals_the_librarys(size: int, to: int, of: int, seed: int) -> None:
+    """Lengths around multiples of 64-byte stripes and 1,024-byte blocks, at any alignment."""
     generator = torch.Generator().manual_seed(seed)
     source = torch.randint(0, 256, (of + size,), dtype=torch.uint8, generator=generator).numpy()[of:]
     memory = torch.full((to + size + 64,), 255, dtype=torch.uint8).numpy()
@@ -120,7 +120,7 @@ def test_the_checksum_of_a_checked_copy_is_the_librarys(size: int, to: int, of: 
     assert (memory[:to] == 255).all() and (memory[to + size :] == 255).all()
 
 
-def test_narrowing_rounds_to_even_and_keeps_what_is_no_number() -> None:
+def test_narrowing_rounds_to_even_and_keeps_nan() -> None:
     cases = {
         0x3F80_7FFF: 0x3F80,  # less than half: down
         0x3F80_8000: 0x3F80,  # half, even below: down
@@ -145,7 +145,7 @@ def test_narrowing_rounds_to_even_and_keeps_what_is_no_number() -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(0, 3000), st.sampled_from([0, 64, 2]), st.integers(0, 2**31))
-def test_narrowed_are_torchs_numbers_and_the_librarys_checksum(count: int, to: int, seed: int) -> None:
+def test_narrowing_equals_torch_and_the_librarys_checksum(count: int, to: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     source = torch.randn(count, generator=generator) * 10 ** torch.empty(count).uniform_(
         -44, 38, generator=generator

@@ -1,5 +1,4 @@
-"""Announce, transfer, verify, commit, acknowledge: the whole protocol within one process, and each way it can
-fail."""
+"""The refit protocol in one process: announce, transfer, verify, commit, acknowledge, and every failure."""
 
 import asyncio
 import os
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def flip_in_memory(stage: Any, announcement: refit_pb2.WeightsAnnouncement, place: int = 100) -> None:
-    """Flip one byte of the segment, as a stray write would."""
+    """Flip one byte of the segment, like a stray write."""
     path = stage.folder / announcement.parts[0].sources[0].shared_memory.name
     with path.open("r+b") as file:
         byte = os.pread(file.fileno(), 1, HEADER_BYTES + place)
@@ -49,7 +48,7 @@ async def test_ten_versions_arrive_bit_for_bit(stage: Any, transport: Transport)
             sender.model.step()
 
 
-async def test_auto_streams_to_those_who_do_not_share_the_memory(stage: Any) -> None:
+async def test_auto_transport_streams_to_other_machines(stage: Any) -> None:
     sender = stage.sender()
     stage.receiver("near", sender)
     stage.receiver("far", sender, elsewhere=True)
@@ -63,15 +62,15 @@ async def test_auto_streams_to_those_who_do_not_share_the_memory(stage: Any) -> 
         assert (figures["refit/shared_memory_workers"], figures["refit/stream_workers"]) == (1, 1)
 
 
-async def test_no_source_within_reach_is_told(stage: Any) -> None:
+async def test_unreachable_sources_are_reported(stage: Any) -> None:
     sender = stage.sender(Transport.SHARED_MEMORY)
     stage.receiver("far", sender, elsewhere=True)
     async with stage.broadcast(sender) as broadcast:
-        with pytest.raises(RefitFailed, match="can be reached from here: shared memory weights-"):
+        with pytest.raises(RefitFailed, match="is reachable from this process: shared memory weights-"):
             await broadcast.publish(0)
 
 
-async def test_a_corrupt_segment_is_refused_and_mended_by_a_full_publication(stage: Any) -> None:
+async def test_corrupt_segment_is_refused_and_repaired_by_a_full_publication(stage: Any) -> None:
     sender = stage.sender()
     publish = sender.publish
 
@@ -90,8 +89,8 @@ async def test_a_corrupt_segment_is_refused_and_mended_by_a_full_publication(sta
     assert torch.equal(receiver.model.weights["embed.weight"], sender.model.weights["embed.weight"])
 
 
-async def test_a_map_that_is_harmed_on_the_way_is_mended_through_the_stream(stage: Any) -> None:
-    """The receiver maps something else than the sender holds; no new publication is needed."""
+async def test_damaged_map_falls_back_to_the_stream(stage: Any) -> None:
+    """The receiver maps other bytes than the sender wrote; no new publication is needed."""
     sender = stage.sender()
     publish = sender.publish
     chunks = sender.publisher.chunks
@@ -111,7 +110,7 @@ async def test_a_map_that_is_harmed_on_the_way_is_mended_through_the_stream(stag
     assert report.committed["rollout-0"].transport == "stream"
 
 
-async def test_a_corrupt_stream_is_fetched_once_more(stage: Any) -> None:
+async def test_corrupt_stream_is_fetched_again(stage: Any) -> None:
     sender = stage.sender(Transport.STREAM)
     receiver = stage.receiver("rollout-0", sender)
 
@@ -126,7 +125,7 @@ async def test_a_corrupt_stream_is_fetched_once_more(stage: Any) -> None:
     assert torch.equal(receiver.model.weights["embed.weight"], sender.model.weights["embed.weight"])
 
 
-async def test_a_transfer_that_stays_corrupt_is_refused_and_mended_by_a_full_one(stage: Any) -> None:
+async def test_repeatedly_corrupt_transfer_is_repaired_by_a_full_publication(stage: Any) -> None:
     sender = stage.sender(Transport.STREAM)
     receiver = stage.receiver("rollout-0", sender)
 
@@ -141,7 +140,7 @@ async def test_a_transfer_that_stays_corrupt_is_refused_and_mended_by_a_full_one
         assert broadcast.quarantined == frozenset()
 
 
-async def test_a_transfer_that_is_always_corrupt_fails_the_job_and_names_the_tensor(stage: Any) -> None:
+async def test_always_corrupt_transfer_fails_the_job_and_names_the_tensor(stage: Any) -> None:
     sender = stage.sender(Transport.STREAM)
     receiver = stage.receiver("rollout-0", sender)
     sender.harm = flip_first_chunk
@@ -159,7 +158,7 @@ async def test_a_transfer_that_is_always_corrupt_fails_the_job_and_names_the_ten
         await receiver.worker.wait_for(1, 3, timeout=5)
 
 
-async def test_a_stream_that_breaks_off_or_overruns_is_corrupt(stage: Any) -> None:
+async def test_truncated_or_overlong_stream_is_corrupt(stage: Any) -> None:
     sender = stage.sender(Transport.STREAM)
     stage.receiver("rollout-0", sender)
 
@@ -178,7 +177,7 @@ async def test_a_stream_that_breaks_off_or_overruns_is_corrupt(stage: Any) -> No
             await broadcast.publish(1)
 
 
-async def test_a_worker_that_computes_otherwise_is_quarantined_until_a_refit_passes(stage: Any) -> None:
+async def test_canary_mismatch_quarantines_until_a_refit_succeeds(stage: Any) -> None:
     sender = stage.sender()
     good, bad = stage.receiver("good", sender), stage.receiver("bad", sender)
     right = bad.sequence_logprobs
@@ -198,7 +197,7 @@ async def test_a_worker_that_computes_otherwise_is_quarantined_until_a_refit_pas
         await bad.worker.wait_for(1, 1, timeout=5)
 
 
-async def test_weights_that_do_not_fit_are_refused_with_the_engines_words(stage: Any) -> None:
+async def test_weights_that_do_not_match_are_refused_with_the_engines_error(stage: Any) -> None:
     sender = stage.sender()
     sender.model.weights["extra.bias"] = torch.zeros(3)
     receiver = stage.receiver("rollout-0", sender)
@@ -209,7 +208,7 @@ async def test_weights_that_do_not_fit_are_refused_with_the_engines_words(stage:
     assert receiver.worker.current is None
 
 
-async def test_a_quorum_without_the_slow(stage: Any) -> None:
+async def test_quorum_without_the_slow_worker(stage: Any) -> None:
     sender = stage.sender()
     quick, slow = stage.receiver("quick", sender), stage.receiver("slow", sender)
     slow.idle.clear()
@@ -221,7 +220,7 @@ async def test_a_quorum_without_the_slow(stage: Any) -> None:
         assert quick.worker.current == slow.worker.current
 
 
-async def test_a_lost_quorum_says_who_was_silent(stage: Any) -> None:
+async def test_lost_quorum_names_silent_workers(stage: Any) -> None:
     sender = stage.sender()
     stage.receiver("quick", sender)
     slow = stage.receiver("slow", sender)
@@ -234,13 +233,13 @@ async def test_a_lost_quorum_says_who_was_silent(stage: Any) -> None:
         slow.idle.set()
 
 
-async def test_without_any_worker_the_deadline_says_so(stage: Any) -> None:
+async def test_deadline_without_any_worker(stage: Any) -> None:
     async with stage.broadcast(stage.sender(), timeout=0.1) as broadcast:
         with pytest.raises(RefitFailed, match=r"no worker answered within 0\.1 s"):
             await broadcast.publish(0)
 
 
-async def test_a_late_joiner_reads_the_newest(stage: Any) -> None:
+async def test_late_joiner_gets_the_newest_version(stage: Any) -> None:
     sender = stage.sender()
     stage.receiver("first", sender)
     async with stage.broadcast(sender) as broadcast:
@@ -253,9 +252,8 @@ async def test_a_late_joiner_reads_the_newest(stage: Any) -> None:
         assert torch.equal(late.model.weights["head.weight"], sender.model.weights["head.weight"])
 
 
-async def test_those_who_have_the_weights_do_not_take_them_again(stage: Any) -> None:
-    """The full retry after a lost quorum reaches the one that failed; the other only says that it has
-    them."""
+async def test_workers_with_the_weights_do_not_fetch_them_again(stage: Any) -> None:
+    """The full retry after a lost quorum reaches the failed worker; the other one only acknowledges."""
     sender = stage.sender()
     good, bad = stage.receiver("good", sender), stage.receiver("bad", sender)
     failures = iter([RuntimeError("no memory")])
@@ -272,8 +270,8 @@ async def test_those_who_have_the_weights_do_not_take_them_again(stage: Any) -> 
     assert report.committed["bad"].received_bytes == 6400
 
 
-async def test_a_reader_slower_than_two_publications_takes_the_newest(stage: Any) -> None:
-    """What it has mapped stays whole until it is done with it."""
+async def test_reader_slower_than_two_publications_gets_the_newest(stage: Any) -> None:
+    """Its mapped snapshot stays intact until it is done."""
     sender = stage.sender()
     quick, slow = stage.receiver("quick", sender), stage.receiver("slow", sender)
     slow.idle.clear()
@@ -293,10 +291,10 @@ async def test_a_reader_slower_than_two_publications_takes_the_newest(stage: Any
         assert torch.equal(slow.model.weights["embed.weight"], sender.model.weights["embed.weight"])
 
 
-async def test_weights_overwritten_while_they_are_copied_are_noticed(
+async def test_overwrite_during_the_copy_is_detected(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a reader that could not lock them."""
+    """By a reader on a file system without locks."""
     monkeypatch.setattr(shared_memory._OpenFile, "lock", lambda file: False)
     sender = stage.sender(Transport.SHARED_MEMORY)
     receiver = stage.receiver("rollout-0", sender)
@@ -340,7 +338,7 @@ async def test_older_fences_are_refused(stage: Any) -> None:
     assert not receiver.worker.quarantined
 
 
-async def test_a_version_made_again_under_a_new_fence_is_taken(stage: Any) -> None:
+async def test_repeated_version_under_a_new_fence_is_loaded(stage: Any) -> None:
     sender = stage.sender()
     receiver = stage.receiver("rollout-0", sender)
     async with stage.broadcast(sender, fence=1) as broadcast:
@@ -353,7 +351,7 @@ async def test_a_version_made_again_under_a_new_fence_is_taken(stage: Any) -> No
     assert torch.equal(receiver.model.weights["embed.weight"], sender.model.weights["embed.weight"])
 
 
-async def test_nothing_begins_while_a_worker_drains(stage: Any) -> None:
+async def test_no_sample_starts_while_a_worker_drains(stage: Any) -> None:
     sender = stage.sender()
     receiver = stage.receiver("rollout-0", sender)
     async with stage.broadcast(sender) as broadcast:
@@ -363,7 +361,7 @@ async def test_nothing_begins_while_a_worker_drains(stage: Any) -> None:
         receiver.asked_to_drain.clear()
         broadcast.publish_soon(1)
         await receiver.asked_to_drain.wait()
-        with pytest.raises(TimeoutError, match=r"version 0 of fence 1 had not come after 0\.05 s"):
+        with pytest.raises(TimeoutError, match=r"version 0 of fence 1 had not arrived after 0\.05 s"):
             await receiver.worker.wait_for(1, 0, timeout=0.05)
         receiver.idle.set()
         await receiver.worker.wait_for(1, 0, timeout=5)
@@ -372,7 +370,7 @@ async def test_nothing_begins_while_a_worker_drains(stage: Any) -> None:
         assert report.version == 1
 
 
-async def test_a_worker_past_its_deadline_says_what_it_waited_for(stage: Any) -> None:
+async def test_worker_past_its_deadline_names_the_phase(stage: Any) -> None:
     sender = stage.sender()
     receiver = stage.receiver("rollout-0", sender, timeout=0.1)
     receiver.idle.clear()
@@ -381,7 +379,7 @@ async def test_a_worker_past_its_deadline_says_what_it_waited_for(stage: Any) ->
             await broadcast.publish(0)
 
 
-async def test_settled_raises_what_the_task_raised_and_tells_figures_once(stage: Any) -> None:
+async def test_wait_current_raises_and_returns_the_report_once(stage: Any) -> None:
     sender = stage.sender()
     receiver = stage.receiver("rollout-0", sender)
     async with stage.broadcast(sender) as broadcast:
@@ -409,7 +407,7 @@ async def test_settled_raises_what_the_task_raised_and_tells_figures_once(stage:
         assert report.version == 2
 
 
-async def test_the_figures_count_workers_that_answered_after_the_quorum(stage: Any) -> None:
+async def test_metrics_count_workers_that_acknowledged_after_the_quorum(stage: Any) -> None:
     sender = stage.sender()
     stage.receiver("rollout-0", sender)
     late = stage.receiver("rollout-1", sender)
@@ -427,7 +425,7 @@ async def test_the_figures_count_workers_that_answered_after_the_quorum(stage: A
         pytest.fail(f"the late worker is not counted: {report.metrics()}")
 
 
-async def test_what_the_trainer_raises_comes_through_and_a_silent_one_has_a_deadline(stage: Any) -> None:
+async def test_trainer_errors_propagate_and_a_silent_trainer_times_out(stage: Any) -> None:
     async def broken(fence: int, version: int) -> refit_pb2.WeightsAnnouncement:
         raise ConnectionError("the trainer is away")
 
@@ -447,7 +445,7 @@ async def test_what_the_trainer_raises_comes_through_and_a_silent_one_has_a_dead
                 await broadcast.settled()
 
 
-async def test_leaving_ends_what_is_under_way(stage: Any) -> None:
+async def test_exit_cancels_the_publication_in_progress(stage: Any) -> None:
     before = asyncio.all_tasks()
     async with stage.broadcast(stage.sender(), timeout=600) as broadcast:
         broadcast.publish_soon(0)
@@ -457,7 +455,7 @@ async def test_leaving_ends_what_is_under_way(stage: Any) -> None:
         await stage.broadcast(stage.sender()).publish(0)
 
 
-async def test_words_from_an_older_fence_are_not_heard(stage: Any) -> None:
+async def test_acknowledgements_of_an_older_fence_are_ignored(stage: Any) -> None:
     sender = stage.sender()
     async with stage.broadcast(sender, fence=2) as broadcast:
         stale = refit_pb2.RefitAcknowledgement(worker="old", error="broken")
@@ -469,7 +467,7 @@ async def test_words_from_an_older_fence_are_not_heard(stage: Any) -> None:
         assert broadcast.quarantined == frozenset()
 
 
-async def test_a_broadcast_that_fails_is_heard_of_while_nobody_asks(stage: Any) -> None:
+async def test_background_failure_is_reported(stage: Any) -> None:
     sender = stage.sender()
     receiver = stage.receiver("rollout-0", sender)
     async with stage.broadcast(sender) as broadcast:
@@ -490,8 +488,8 @@ async def test_a_broadcast_that_fails_is_heard_of_while_nobody_asks(stage: Any) 
                 await broadcast.broken()
 
 
-async def test_an_announcement_that_the_bus_lost_is_made_again(stage: Any) -> None:
-    """For one who joins after the loss, and for a broadcast whose receiver had not heard of it."""
+async def test_lost_announcement_is_repeated(stage: Any) -> None:
+    """For a worker that joins after the loss, and for a publication whose receiver had not seen it."""
     sender = stage.sender()
     async with stage.broadcast(sender) as broadcast:
         broadcast.publish_soon(0)
@@ -508,8 +506,8 @@ async def test_an_announcement_that_the_bus_lost_is_made_again(stage: Any) -> No
         assert sender.published == [0], "the trainer was not asked again"
 
 
-async def test_a_worker_that_has_gone_is_forgotten(stage: Any) -> None:
-    """Names are not used again: those of all who ever failed would add up."""
+async def test_gone_worker_is_removed(stage: Any) -> None:
+    """Names are not reused: the names of all failed workers would accumulate."""
     sender = stage.sender()
     stage.receiver("rollout-12", sender)
     async with stage.broadcast(sender) as broadcast:

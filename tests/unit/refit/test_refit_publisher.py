@@ -1,4 +1,4 @@
-"""Snapshots: immutable until the next publication but one, served whole or not at all."""
+"""Snapshots: unchanged until the next publication but one, served completely or not at all."""
 
 import subprocess
 import tempfile
@@ -68,7 +68,7 @@ shapes = st.lists(
 
 @settings(deadline=None, max_examples=40)
 @given(shapes, st.integers(0, 2**31))
-def test_both_ways_give_the_same_bits(shapes: list[tuple[list[int], torch.dtype]], seed: int) -> None:
+def test_shared_memory_and_stream_give_the_same_bits(shapes: list[tuple[list[int], torch.dtype]], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     weights = [
         (
@@ -93,7 +93,7 @@ def test_both_ways_give_the_same_bits(shapes: list[tuple[list[int], torch.dtype]
         publisher.close()
 
 
-def test_training_goes_on_while_a_late_worker_reads(publisher: WeightsPublisher, tmp_path: Path) -> None:
+def test_training_continues_while_a_late_worker_reads(publisher: WeightsPublisher, tmp_path: Path) -> None:
     weight = torch.full((1000,), 1.0)
     first = publish(publisher, 1, [("w", weight)])
     late = mapped_at(tmp_path, first)
@@ -115,7 +115,7 @@ def test_training_goes_on_while_a_late_worker_reads(publisher: WeightsPublisher,
     late.close()
 
 
-def test_a_stream_slower_than_two_publications_is_told(publisher: WeightsPublisher) -> None:
+def test_stream_slower_than_two_publications_fails(publisher: WeightsPublisher) -> None:
     large = torch.zeros(CHUNK_BYTES // 2)  # 4 bytes each: two chunks
     announcement = publish(publisher, 1, [("w", large)])
     chunks = publisher.chunks(refit_pb2.FetchWeightsRequest(weights=announcement.weights))
@@ -137,11 +137,11 @@ def test_single_tensors_can_be_fetched(publisher: WeightsPublisher) -> None:
         (128, c.numpy().tobytes()),
     ]
     request.tensors.append(3)
-    with pytest.raises(NotFound, match="have 3 tensors at rank 0; there is none at place 3"):
+    with pytest.raises(NotFound, match="have 3 tensors at rank 0; piece 3 is out of range"):
         list(publisher.chunks(request))
 
 
-def test_a_part_of_another_rank_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+def test_request_for_another_rank_is_refused(tmp_path: Path) -> None:
     publisher = WeightsPublisher(tmp_path, "trainer-1:7000", Transport.STREAM, rank=1)
     weights = publish(publisher, 1, [("w", torch.ones(3))]).weights
     request = refit_pb2.FetchWeightsRequest(weights=weights, rank=1)
@@ -152,7 +152,7 @@ def test_a_part_of_another_rank_is_not_taken_for_ones_own(tmp_path: Path) -> Non
     publisher.close()
 
 
-def test_the_same_version_of_another_fence_is_not_the_same(publisher: WeightsPublisher) -> None:
+def test_same_version_of_another_fence_differs(publisher: WeightsPublisher) -> None:
     announcement = publish(publisher, 1, [("w", torch.ones(3))])
     other = batch_pb2.WeightsId(fence=2, version=1, digest=announcement.weights.digest)
     with pytest.raises(SnapshotGone, match=r"version 1 \(fence 2"):
@@ -167,18 +167,18 @@ def test_weights_may_grow_and_shrink(publisher: WeightsPublisher, tmp_path: Path
         mapped.close()
 
 
-def test_what_cannot_be_broadcast_leaves_the_last_snapshot(publisher: WeightsPublisher) -> None:
+def test_unsupported_weights_leave_the_last_snapshot(publisher: WeightsPublisher) -> None:
     first = publish(publisher, 1, [("w", torch.ones(3))])
     with pytest.raises(ValueError, match=r"steps has dtype torch\.int64; weights are .* F32, BF16, F16"):
         publish(publisher, 2, [("w", torch.ones(3)), ("steps", torch.ones(3, dtype=torch.int64))])
-    with pytest.raises(ValueError, match="w comes twice"):
+    with pytest.raises(ValueError, match="w occurs twice"):
         publish(publisher, 2, [("w", torch.ones(3)), ("w", torch.ones(3))])
     with pytest.raises(ValueError, match="no weights"):
         publish(publisher, 2, [])
     assert len(streamed(publisher, first)) == 12
 
 
-def test_the_transport_says_what_is_announced(tmp_path: Path) -> None:
+def test_transport_determines_the_announced_sources(tmp_path: Path) -> None:
     def kinds(transport: Transport, address: str | None) -> list[str | None]:
         publisher = WeightsPublisher(tmp_path, address, transport)
         announcement = publish(publisher, 1, [("w", torch.ones(3))])
@@ -193,7 +193,7 @@ def test_the_transport_says_what_is_announced(tmp_path: Path) -> None:
         WeightsPublisher(tmp_path, None, Transport.STREAM)
 
 
-def test_a_restarted_publisher_removes_what_the_one_before_left(tmp_path: Path) -> None:
+def test_restarted_publisher_removes_old_files(tmp_path: Path) -> None:
     killed = WeightsPublisher(tmp_path, None, Transport.AUTO)
     announcement = publish(killed, 1, [("w", torch.ones(3))])
     reading = mapped_at(tmp_path, announcement)
@@ -207,7 +207,7 @@ def test_a_restarted_publisher_removes_what_the_one_before_left(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_memory_file_system_is_an_error(tmp_path: Path) -> None:
+def test_full_memory_file_system_is_an_error(tmp_path: Path) -> None:
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a small file system takes rights that this user does not have")
@@ -229,10 +229,10 @@ def test_another_folder_is_another_host(tmp_path: Path) -> None:
     assert host_identity(tmp_path / "a") != host_identity(tmp_path / "b")
 
 
-def test_a_snapshot_counts_as_gone_from_the_first_byte_that_changes(
+def test_snapshot_is_gone_from_the_first_changed_byte(
     publisher: WeightsPublisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a reader that could not lock it."""
+    """For a reader on a file system without locks."""
     monkeypatch.setattr(shared_memory._OpenFile, "lock", lambda file: False)
     first = publish(publisher, 1, [("w", torch.ones(3))])
     late = mapped_at(tmp_path, first)
@@ -250,7 +250,7 @@ def test_a_snapshot_counts_as_gone_from_the_first_byte_that_changes(
     late.close()
 
 
-def test_masters_are_published_in_the_precision_that_they_are_meant_in(
+def test_master_weights_are_published_in_the_requested_precision(
     publisher: WeightsPublisher, tmp_path: Path
 ) -> None:
     master = torch.randn(3, 1000, generator=torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""When a version has reached enough workers: the table of the module, line by line."""
+"""Quorum decisions: the table of the module, line by line."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_verdicts(
     assert quorum.verdict(passed) is verdict
 
 
-def test_a_workers_last_word_counts() -> None:
+def test_last_acknowledgement_of_a_worker_counts() -> None:
     quorum = Quorum(WEIGHTS, 1, 1)
     assert quorum.add(answer("a", "broken"))
     assert quorum.add(answer("a"))
@@ -61,13 +61,13 @@ def test_a_workers_last_word_counts() -> None:
     assert quorum.verdict(False) is Verdict.LOST
 
 
-def test_answers_about_other_weights_do_not_count() -> None:
+def test_acknowledgements_of_other_weights_do_not_count() -> None:
     quorum = Quorum(WEIGHTS, 1, 1)
     assert not quorum.add(answer("a", version=3))
     assert quorum.verdict(False) is Verdict.WAITING
 
 
-def test_the_causes_name_every_worker() -> None:
+def test_failure_reasons_name_every_worker() -> None:
     quorum = Quorum(WEIGHTS, 2, 3, known=frozenset("bc"))
     assert Quorum(WEIGHTS, 1, 1).causes(5) == "no worker answered within 5 s"
     quorum.add(answer("b", "no room"))

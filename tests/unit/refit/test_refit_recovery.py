@@ -1,4 +1,4 @@
-"""A target that lost its weights has them again, without another announcement."""
+"""Restoring the weights of a target that lost them, without another announcement."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Losses:
-    """What a server that dies tells, and the weights of the job's start, which may fail to come."""
+    """Reports losses of a server, and loads the base weights, which may fail."""
 
     def __init__(self, receiver: Any) -> None:
         self.told: asyncio.Queue[str] = asyncio.Queue()
@@ -37,8 +37,8 @@ class Losses:
         self.told.put_nowait(cause)
 
 
-async def test_lost_weights_come_again_after_the_base(stage: Any) -> None:
-    """Version 1 was announced and taken; after two losses, one of them while it comes again, it is there."""
+async def test_lost_weights_are_restored_after_the_base(stage: Any) -> None:
+    """Version 1 is restored after two losses, one of them during the restoration."""
     sender = stage.sender()
     receiver = stage.receiver("a", sender)
     losses = Losses(receiver)
@@ -65,7 +65,7 @@ async def test_lost_weights_come_again_after_the_base(stage: Any) -> None:
     recovery.cancel()
 
 
-async def test_a_loss_before_any_announcement_waits_for_the_first(stage: Any) -> None:
+async def test_loss_before_any_announcement_waits_for_the_first(stage: Any) -> None:
     sender = stage.sender()
     receiver = stage.receiver("a", sender)
     losses = Losses(receiver)

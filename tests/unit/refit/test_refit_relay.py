@@ -1,4 +1,4 @@
-"""Handing on: verified pieces only, while others come, and nothing of bytes that are about to change."""
+"""Relays: serve only verified pieces, while others arrive, and no bytes that are about to change."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -51,7 +51,7 @@ async def taken(relay: Relay, asked: refit_pb2.FetchWeightsRequest) -> dict[int,
     return {chunk.offset_bytes: chunk.data async for chunk in relay.chunks(asked) if chunk.data}
 
 
-def test_a_piece_is_here_when_its_last_byte_is_and_its_checksum_right() -> None:
+def test_piece_is_verified_with_its_last_byte() -> None:
     data = contents()
     incoming = empty(data)
     done = []
@@ -64,7 +64,7 @@ def test_a_piece_is_here_when_its_last_byte_is_and_its_checksum_right() -> None:
 
 
 @pytest.mark.parametrize("flipped", [0, 99, 128, 199])
-def test_a_flipped_bit_is_found_at_its_piece_and_only_that_is_missing(flipped: int) -> None:
+def test_flipped_bit_invalidates_only_its_piece(flipped: int) -> None:
     data = contents()
     harmed = bytearray(data)
     harmed[flipped] ^= 4
@@ -80,36 +80,36 @@ def test_a_flipped_bit_is_found_at_its_piece_and_only_that_is_missing(flipped: i
     assert incoming.whole and bytes(incoming.buffer) == data
 
 
-def test_bytes_that_leave_something_out_or_go_on_are_refused() -> None:
+def test_gaps_and_excess_bytes_are_refused() -> None:
     data = contents()
     incoming = empty(data)
-    with pytest.raises(CorruptTransfer, match="sent bytes from 64 on, 0 were the next"):
+    with pytest.raises(CorruptTransfer, match="sent bytes from offset 64, expected 0"):
         incoming.put(64, data[64:], SENDER)
     incoming.put(0, data[:50], SENDER)
-    with pytest.raises(CorruptTransfer, match="sent bytes from 0 on, 50 were the next"):
+    with pytest.raises(CorruptTransfer, match="sent bytes from offset 0, expected 50"):
         incoming.put(0, data[:50], SENDER)
     with pytest.raises(CorruptTransfer, match="sent bytes up to 201 of a snapshot of 200"):
         incoming.put(50, data[50:] + b"x", SENDER)
     # Between pieces there may be nothing.
     incoming.put(50, data[50:100], SENDER)
     incoming.put(128, data[128:], SENDER)
-    with pytest.raises(CorruptTransfer, match="more bytes than were asked for"):
+    with pytest.raises(CorruptTransfer, match="more bytes than requested"):
         incoming.put(128, data[128:], SENDER)
 
 
-def test_a_harmed_delta_is_found_before_it_is_applied_or_handed_on() -> None:
+def test_corrupt_delta_is_neither_applied_nor_relayed() -> None:
     old, new = bytes(400), bytes(range(200)) * 2
     delta = encode(old, new, 2)
     harmed = delta[:-1] + bytes([delta[-1] ^ 1])
     incoming = Incoming(memoryview(bytearray(len(delta))), [Piece(0, "t", 0, len(delta), None)])
-    with pytest.raises(CorruptTransfer, match="the changes of t cannot be used: the checksum"):
+    with pytest.raises(CorruptTransfer, match="the delta of t is invalid: the checksum"):
         incoming.put(0, harmed, SENDER)
     incoming.restart()
     incoming.put(0, delta, SENDER)
     assert incoming.whole
 
 
-async def test_pieces_are_handed_on_while_others_come_and_silence_is_broken() -> None:
+async def test_pieces_are_relayed_while_others_arrive_with_keepalives() -> None:
     data = contents()
     relay, incoming = Relay("here:1", alive_seconds=0.05), empty(data)
     relay.offer(weights(1), 0, False, incoming)
@@ -128,7 +128,7 @@ async def test_pieces_are_handed_on_while_others_come_and_silence_is_broken() ->
         await anext(stream)
 
 
-async def test_some_pieces_and_what_is_skipped() -> None:
+async def test_selected_and_skipped_pieces() -> None:
     data = contents()
     relay, incoming = Relay("here:1"), empty(data, (0, 1, 3))
     relay.offer(weights(1), 4, False, incoming)
@@ -140,7 +140,7 @@ async def test_some_pieces_and_what_is_skipped() -> None:
         (request(rank=4, tensors=[2]), "place 2 is not at here:1"),
         (request(rank=0), "rank 0's part of weights version 1 .* is not at here:1"),
         (request(rank=4, delta=True), "changes of rank 4's part"),
-        (request(2, rank=4), "what it has is of version 1"),
+        (request(2, rank=4), "which has version 1"),
     ):
         with pytest.raises(NotFound, match=words):
             await taken(relay, asked)
@@ -161,8 +161,8 @@ async def test_chunks_are_short() -> None:
     }
 
 
-async def test_nothing_is_handed_on_of_bytes_that_change() -> None:
-    """The version before goes on to whoever is getting it, until changes are made to its very bytes."""
+async def test_withdrawn_bytes_are_not_relayed() -> None:
+    """Streams of the previous version continue until deltas are applied to its buffer."""
     data = contents()
     relay, incoming = Relay("here:1"), empty(data)
     relay.offer(weights(1), 0, False, incoming)
@@ -180,7 +180,7 @@ async def test_nothing_is_handed_on_of_bytes_that_change() -> None:
         await anext(stopped)
 
 
-async def test_who_waits_for_what_will_not_come_is_told() -> None:
+async def test_waiting_stream_fails_when_the_transfer_fails() -> None:
     relay, incoming = Relay("here:1"), empty(contents())
     relay.offer(weights(1), 0, False, incoming)
     waiting = asyncio.create_task(taken(relay, request()))
@@ -191,7 +191,7 @@ async def test_who_waits_for_what_will_not_come_is_told() -> None:
 
 
 class Wire:
-    """Who says what at which address: chunks, or an error to be raised, or a silence."""
+    """Messages of each address: chunks, an error to raise, or a silence."""
 
     def __init__(self, **said: list[object]) -> None:
         self._said = said
@@ -226,7 +226,7 @@ async def filled(wire: Wire, data: bytes, timeout: float = 20.0, tries: int = 1)
     return incoming
 
 
-async def test_a_receiver_takes_from_whom_it_is_sent_to() -> None:
+async def test_receiver_follows_the_redirect() -> None:
     data = contents()
     instead = refit_pb2.WeightsChunk(instead="a:1")
     wire = Wire(trainer=[[instead]], a=[[chunk(data, 0, 200)]])
@@ -239,7 +239,7 @@ async def test_a_receiver_takes_from_whom_it_is_sent_to() -> None:
 @pytest.mark.parametrize(
     "fails", [Unreachable("a:1 broke off"), NotFound("gone"), refit_pb2.WeightsChunk(instead="b:1")]
 )
-async def test_what_another_does_not_send_is_asked_for_anew_and_nothing_twice(fails: object) -> None:
+async def test_missing_pieces_are_requested_again_without_duplicates(fails: object) -> None:
     data = contents()
     first, second = refit_pb2.WeightsChunk(instead="a:1"), refit_pb2.WeightsChunk(instead="b:1")
     wire = Wire(
@@ -255,7 +255,7 @@ async def test_what_another_does_not_send_is_asked_for_anew_and_nothing_twice(fa
     assert [list(asked.lost) for _, asked in wire.asked] == [[], [], ["a:1"], ["a:1"]]
 
 
-async def test_a_receiver_that_says_nothing_is_left() -> None:
+async def test_silent_relay_is_replaced() -> None:
     data = contents()
     wire = Wire(
         trainer=[[refit_pb2.WeightsChunk(instead="a:1")], [chunk(data, 0, 200)]],
@@ -265,7 +265,7 @@ async def test_a_receiver_that_says_nothing_is_left() -> None:
     assert incoming.whole and wire.path == [SENDER, "a:1", SENDER]
 
 
-async def test_a_receiver_that_corrupts_is_left_and_the_sender_is_asked_again() -> None:
+async def test_corrupting_relay_is_replaced() -> None:
     data = contents()
     harmed = data[:60] + b"?" + data[61:]
     wire = Wire(
@@ -275,7 +275,7 @@ async def test_a_receiver_that_corrupts_is_left_and_the_sender_is_asked_again() 
     assert bytes(incoming.buffer) == data and wire.path == [SENDER, "a:1", SENDER]
 
 
-async def test_what_the_sender_itself_does_wrong_is_raised_with_all_causes() -> None:
+async def test_sender_errors_are_raised_with_all_causes() -> None:
     data = contents()
     wire = Wire(trainer=[[chunk(data, 0, 150)], [Unreachable("nobody there")]])
     with pytest.raises(Unreachable, match=r"sent 150 bytes and ended; 3 pieces .*; then nobody there"):

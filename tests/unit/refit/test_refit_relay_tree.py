@@ -1,4 +1,4 @@
-"""Who streams from whom: nobody to more than `fan_out`, nobody from below itself, everybody from somebody."""
+"""Relay tree: at most `fan_out` children, no cycles, and a source for every receiver."""
 
 from collections import Counter
 
@@ -15,21 +15,21 @@ def ask(name: str, serves: bool = True, delta: bool = False, pieces: frozenset[i
     return Ask(name, f"{name}:1" if serves else "", pieces, delta)
 
 
-def test_the_first_are_the_senders_and_the_next_theirs() -> None:
+def test_first_receivers_are_children_of_the_sender() -> None:
     """Fan-out 2: a and b from the sender, c and d from a, e and f from b, g from c."""
     tree = RelayTree(2)
     parents = [tree.parent_of(ask(name)) for name in "abcdefg"]
     assert parents == [SENDER, SENDER, "a:1", "a:1", "b:1", "b:1", "c:1"]
 
 
-def test_who_asks_again_takes_no_second_place() -> None:
+def test_repeated_request_takes_no_second_slot() -> None:
     tree = RelayTree(2)
     for name in "aab":
         assert tree.parent_of(ask(name)) == SENDER
     assert tree.parent_of(ask("c")) == "a:1"
 
 
-def test_whoever_loses_its_parent_takes_its_place_and_nobody_is_sent_there_again() -> None:
+def test_lost_parent_is_replaced_and_not_assigned_again() -> None:
     tree = RelayTree(2)
     for name in "abcdef":
         tree.parent_of(ask(name))
@@ -43,7 +43,7 @@ def test_whoever_loses_its_parent_takes_its_place_and_nobody_is_sent_there_again
     assert "a:1" in {tree.parent_of(ask(name)) for name in "ijklmnopqrstuvwxyz"}
 
 
-def test_only_of_its_own_parent_is_a_receiver_believed() -> None:
+def test_only_reports_about_the_own_parent_count() -> None:
     tree = RelayTree(1)
     for name in "abc":
         tree.parent_of(ask(name))
@@ -52,7 +52,7 @@ def test_only_of_its_own_parent_is_a_receiver_believed() -> None:
     assert tree.parent_of(ask("e")) == "c:1"
 
 
-def test_nobody_is_sent_to_who_does_not_have_it() -> None:
+def test_parent_must_have_the_requested_pieces() -> None:
     tree = RelayTree(1)
     assert tree.parent_of(ask("part", pieces=frozenset({1, 2}))) == SENDER
     assert tree.parent_of(ask("less", pieces=frozenset({2}))) == "part:1"
@@ -61,7 +61,7 @@ def test_nobody_is_sent_to_who_does_not_have_it() -> None:
     assert tree.parent_of(ask("more", pieces=frozenset({3}))) == "all:1"
 
 
-def test_changes_come_from_those_who_took_changes() -> None:
+def test_deltas_come_from_receivers_of_deltas() -> None:
     tree = RelayTree(2)
     assert tree.parent_of(ask("dense")) == SENDER
     assert tree.parent_of(ask("delta", delta=True)) == SENDER
@@ -70,7 +70,7 @@ def test_changes_come_from_those_who_took_changes() -> None:
     assert [tree.parent_of(ask(name)) for name in ("x", "y", "z")] == ["dense:1", "dense:1", "delta:1"]
 
 
-def test_who_serves_nobody_has_no_children() -> None:
+def test_receiver_without_an_address_has_no_children() -> None:
     tree = RelayTree(1)
     tree.parent_of(ask("leaf", serves=False))
     assert tree.parent_of(ask("b", serves=False)) == SENDER
@@ -81,9 +81,10 @@ def test_who_serves_nobody_has_no_children() -> None:
     st.integers(1, 4),
     st.lists(st.tuples(st.integers(0, 25), st.booleans(), st.booleans()), min_size=1, max_size=80),
 )
-def test_no_circles_and_no_crowds(fan_out: int, events: list[tuple[int, bool, bool]]) -> None:
-    """Receivers ask in any order, again, and after their parent failed them; each serves. Who is said to have
-    failed, and has not asked since, takes no place."""
+def test_no_cycles_and_no_overload(fan_out: int, events: list[tuple[int, bool, bool]]) -> None:
+    """Receivers ask in any order, repeatedly, and after their parent failed. Reported nodes that have not
+    asked since do not count.
+    """
     tree = RelayTree(fan_out)
     failed: set[str] = set()
     parents: dict[str, str] = {}
@@ -109,7 +110,7 @@ def test_no_circles_and_no_crowds(fan_out: int, events: list[tuple[int, bool, bo
         assert max(crowds.values(), default=0) <= fan_out
 
 
-def test_many_receivers_are_placed_and_none_is_far() -> None:
+def test_many_receivers_form_a_shallow_tree() -> None:
     tree = RelayTree(2)
     parents = {f"w{number}:1": tree.parent_of(ask(f"w{number}")) for number in range(254)}
     assert max(Counter(parents.values()).values()) == 2

@@ -1,4 +1,4 @@
-"""Pieces that tile tensors, and any range of them put together again."""
+"""Pieces that tile tensors, and assembly of arbitrary ranges."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Piece:
 def announced(
     pieces: list[Piece], tensors: dict[str, Tensor]
 ) -> tuple[refit_pb2.WeightsAnnouncement, dict[int, memoryview]]:
-    """An announcement of these pieces, and each part's bytes by its place."""
+    """An announcement of these pieces, and each part's bytes by its index."""
     parts, snapshots = [], {}
     for place, rank in enumerate(sorted({piece.rank for piece in pieces})):
         data = bytearray()
@@ -64,7 +64,7 @@ def announced(
 
 @st.composite
 def tilings(draw: st.DrawFn) -> tuple[list[Piece], dict[str, tuple[int, ...]], dict[str, list[Box]]]:
-    """Tensors cut at random, dimension after dimension and not in a grid; and ranges wanted of each."""
+    """Tensors cut at random, dimension after dimension and not in a grid, with requested ranges."""
     pieces: list[Piece] = []
     shapes: dict[str, tuple[int, ...]] = {}
     wanted: dict[str, list[Box]] = {}
@@ -92,7 +92,7 @@ def tilings(draw: st.DrawFn) -> tuple[list[Piece], dict[str, tuple[int, ...]], d
 
 @settings(deadline=None, max_examples=150)
 @given(tilings())
-def test_any_tiling_gives_any_range(
+def test_any_range_of_any_tiling_is_assembled(
     made: tuple[list[Piece], dict[str, tuple[int, ...]], dict[str, list[Box]]],
 ) -> None:
     pieces, shapes, wanted = made
@@ -127,7 +127,7 @@ def test_any_tiling_gives_any_range(
 
 @settings(deadline=None, max_examples=80)
 @given(tilings(), st.data())
-def test_a_piece_too_few_or_too_many_is_found(
+def test_missing_or_duplicate_piece_is_detected(
     made: tuple[list[Piece], dict[str, tuple[int, ...]], dict[str, list[Box]]], data: st.DataObject
 ) -> None:
     pieces, shapes, _ = made
@@ -187,7 +187,7 @@ def two_halves() -> list[Piece]:
         (lambda parts: setattr(parts[1], "rank", 0), r"parts are of the ranks \[0, 0\]"),
     ],
 )
-def test_pieces_that_do_not_make_a_tensor(
+def test_pieces_that_do_not_form_a_tensor(
     harm: Callable[[list[refit_pb2.WeightsPart]], object], words: str
 ) -> None:
     message, _ = announced(two_halves(), {"w": torch.zeros(4, 3)})
@@ -197,14 +197,14 @@ def test_pieces_that_do_not_make_a_tensor(
         check_announcement(message)
 
 
-def test_a_piece_that_is_gone_is_named_by_its_range() -> None:
+def test_missing_piece_is_named_by_its_range() -> None:
     first = two_halves()[0]
     message, _ = announced([first], {"w": torch.zeros(4, 3)})
     with pytest.raises(BadManifest, match=r"w: \[2:4, 0:3\] of \[4, 3\] is in no part"):
         check_announcement(message)
 
 
-def test_what_lies_in_one_piece_is_a_view() -> None:
+def test_range_within_one_piece_is_a_view() -> None:
     message, snapshots = announced(two_halves(), {"w": torch.arange(12.0).reshape(4, 3)})
     boxes = [Box((2, 1), (1, 2)), Box((1, 0), (2, 3))]
     first, second = Assembled(message, plan(message, lambda *_: boxes), snapshots).slices()
@@ -213,9 +213,9 @@ def test_what_lies_in_one_piece_is_a_view() -> None:
     assert first.tensor[0, 0] == -1.0 and second.tensor[1, 1] == 7.0
 
 
-def test_a_range_beyond_the_tensor_is_refused() -> None:
+def test_range_beyond_the_tensor_is_refused() -> None:
     message, _ = announced(two_halves(), {"w": torch.zeros(4, 3)})
-    with pytest.raises(ValueError, match=r"wanted of w: \[3:5, 0:3\], which reaches beyond its shape"):
+    with pytest.raises(ValueError, match=r"range of w: \[3:5, 0:3\], which reaches beyond its shape"):
         plan(message, lambda *_: [Box((3, 0), (2, 3))])
-    with pytest.raises(ValueError, match=r"wanted of w: \[0:4\], but its shape is \[4, 3\]"):
+    with pytest.raises(ValueError, match=r"requested range of w: \[0:4\], but its shape is \[4, 3\]"):
         plan(message, lambda *_: [Box((0,), (4,))])

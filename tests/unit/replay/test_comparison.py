@@ -1,4 +1,4 @@
-"""Which figures of two runs differ, and whether rounding explains it."""
+"""Comparison of the metrics of two runs, and the effect of rounding."""
 
 import math
 from typing import Any
@@ -15,50 +15,50 @@ def line(**figures: float) -> dict[str, Any]:
     return LINE | {name.replace("_", "/", 1): value for name, value in figures.items()}
 
 
-def test_times_and_what_only_the_recorded_step_says_are_not_compared() -> None:
+def test_timings_and_recorded_only_metrics_are_not_compared() -> None:
     recorded = {3: line(trainer_loss=0.5, reward_mean=0.25) | {"seconds/step": 9.0, "time": 8.0, "fence": 4}}
-    found = compare(recorded, {3: line(trainer_loss=0.5)})
-    assert (found.steps, found.figures, list(found.differences)) == (1, 1, [])
-    assert found.largest is None and found.beyond(0.0) is None
+    result = compare(recorded, {3: line(trainer_loss=0.5)})
+    assert (result.steps, result.figures, list(result.differences)) == (1, 1, [])
+    assert result.largest is None and result.beyond(0.0) is None
 
 
-def test_one_bit_is_a_difference_that_rounding_explains() -> None:
+def test_one_bit_difference_is_within_rounding() -> None:
     next_up = math.nextafter(0.5, 1.0)
-    found = compare({3: line(trainer_loss=0.5)}, {3: line(trainer_loss=next_up)})
-    (difference,) = found.differences
+    result = compare({3: line(trainer_loss=0.5)}, {3: line(trainer_loss=next_up)})
+    (difference,) = result.differences
     assert difference == Difference(3, "trainer/loss", 0.5, next_up)
     assert 0 < difference.relative < 1e-15
-    assert found.beyond(1e-4) is None and found.beyond(0.0) == difference
+    assert result.beyond(1e-4) is None and result.beyond(0.0) == difference
 
 
-def test_the_first_step_that_differs_comes_first() -> None:
+def test_differences_are_in_step_order() -> None:
     recorded = {step: line(a_x=1.0, b_x=2.0) for step in (1, 2, 10)}
     replayed = {10: line(a_x=5.0, b_x=2.0), 2: line(a_x=1.0, b_x=2.0002), 1: line(a_x=1.0, b_x=2.0)}
-    found = compare(recorded, replayed)
-    assert [(each.step, each.figure) for each in found.differences] == [(2, "b/x"), (10, "a/x")]
+    result = compare(recorded, replayed)
+    assert [(each.step, each.figure) for each in result.differences] == [(2, "b/x"), (10, "a/x")]
     # |2.0002 - 2| / 2.0002, and |5 - 1| / 5.
-    assert found.differences[0].relative == pytest.approx(0.0002 / 2.0002)
-    assert found.beyond(1e-3) == found.largest == Difference(10, "a/x", 1.0, 5.0)
+    assert result.differences[0].relative == pytest.approx(0.0002 / 2.0002)
+    assert result.beyond(1e-3) == result.largest == Difference(10, "a/x", 1.0, 5.0)
 
 
-def test_what_is_no_number_is_equal_to_itself_alone() -> None:
+def test_nan_equals_only_nan() -> None:
     nan, inf = math.nan, math.inf
     assert not compare({1: line(a_x=nan)}, {1: line(a_x=nan)}).differences
     assert compare({1: line(a_x=nan)}, {1: line(a_x=1.0)}).beyond(1e9) is not None
     assert compare({1: line(a_x=inf)}, {1: line(a_x=1.0)}).beyond(1e9) is not None
 
 
-def test_a_figure_that_was_not_recorded_is_a_difference() -> None:
-    found = compare({1: line()}, {1: line(a_x=1.0)})
-    assert found.beyond(1e9) == found.differences[0] and math.isnan(found.differences[0].recorded)
+def test_unrecorded_metric_is_a_difference() -> None:
+    result = compare({1: line()}, {1: line(a_x=1.0)})
+    assert result.beyond(1e9) == result.differences[0] and math.isnan(result.differences[0].recorded)
 
 
-def test_sums_that_cancel_out_do_not_differ_by_their_last_bits() -> None:
+def test_negligible_values_do_not_differ() -> None:
     assert compare({1: line(a_x=1e-9)}, {1: line(a_x=-3e-9)}).beyond(1e-4) is None
     assert compare({1: line(a_x=1e-3)}, {1: line(a_x=-3e-3)}).beyond(1e-4) is not None
 
 
-def test_the_last_line_of_a_step_counts_and_validations_do_not() -> None:
+def test_last_line_of_a_step_counts_and_validation_lines_do_not() -> None:
     lines = [LINE | {"fence": 1}, {"step": 3, "val/loss": 1.0}, LINE | {"fence": 2}]
     assert last_lines(lines) == {3: LINE | {"fence": 2}}
 
@@ -81,12 +81,12 @@ def verdict(recorded: float, replayed: float, **how: Any) -> Verdict:
         (verdict(1.0, 1.1, threads=(2, 1)), False, "computed with 2 threads then, with 1 now"),
     ],
 )
-def test_the_verdict(given: Verdict, passes: bool, says: str) -> None:
+def test_replay_verdict(given: Verdict, passes: bool, says: str) -> None:
     assert given.passed is passes
     assert any(says in str(part) for part in replay_view(given))
 
 
-def test_steps_that_were_not_reached_are_no_success() -> None:
+def test_incomplete_replay_is_no_success() -> None:
     short = Verdict(compare({}, {}), 2, 1e-4, changed=True, weights=None, threads=(None, None))
     assert not short.passed
     assert "only 0 of 2 steps" in str(replay_view(short)[1])

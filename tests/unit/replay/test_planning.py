@@ -1,4 +1,4 @@
-"""What can be replayed, and why not: everything that is missing is named before anything is started."""
+"""Planning of replays: every missing part is named before anything is started."""
 
 import json
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def record(step: int) -> RecordedStep:
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
-    """A run of four steps that was recorded, with a commit of the second and the fourth."""
+    """Return a recorded run of four steps with checkpoints of the second and the fourth."""
 
     def make(algorithm: str = "ppo", changes: dict[str, Any] | None = None, name: str = "rec") -> RunFolder:
         document = whole_job(algorithm, changes or {})
@@ -67,7 +67,7 @@ def made(tmp_path: Path) -> Made:
     return make
 
 
-def test_all_steps_from_the_first_weights(made: Made, tmp_path: Path) -> None:
+def test_replay_of_all_steps_from_the_initial_weights(made: Made, tmp_path: Path) -> None:
     recorded = made()
     planned = plan_replay(tmp_path, "rec", "again", 1, None, [])
     assert planned.replay == Replay(run=recorded.root, first_step=1, last_step=4)
@@ -91,14 +91,14 @@ def test_a_run_is_never_taken_for_a_replay_of_another(made: Made, tmp_path: Path
     other = made(name="other")
     planned = plan_replay(tmp_path, "rec", "other", 1, None, [])
     for fresh in (False, True):
-        with pytest.raises(CannotReplay, match="other is there and holds no replay"):
+        with pytest.raises(CannotReplay, match="other exists and holds no replay"):
             make_folder(planned, fresh=fresh)
     assert other.metrics.exists()
     with pytest.raises(CannotReplay, match="rec is the recorded run itself"):
         plan_replay(tmp_path, "rec", "rec", 1, None, [])
 
 
-def test_what_is_in_use_is_left_alone(made: Made, tmp_path: Path) -> None:
+def test_directory_in_use_is_left_alone(made: Made, tmp_path: Path) -> None:
     made()
     planned = plan_replay(tmp_path, "rec", "again", 1, None, [])
     lock = planned.folder.lock()
@@ -110,16 +110,16 @@ def test_what_is_in_use_is_left_alone(made: Made, tmp_path: Path) -> None:
         lock.release()
 
 
-def test_those_who_train_and_nobody_else(made: Made, tmp_path: Path) -> None:
+def test_replay_runs_only_trainer_critic_and_driver(made: Made, tmp_path: Path) -> None:
     made()
     planned = plan_replay(tmp_path, "rec", "again", 1, None, [])
     before = {process.name for process in processes_of(planned.job, planned.recorded.root)}
     assert {"prepare", "rollout-0"} < before
     make_folder(planned, fresh=False)
-    found = processes_of(planned.job, planned.folder.root)
-    assert [process.name for process in found] == ["trainer-0", "critic-0", "driver"]
-    assert [process.after for process in found] == [(), (), ("trainer", "critic")]
-    assert found[-1].calls == ("trainer", "critic")
+    result = processes_of(planned.job, planned.folder.root)
+    assert [process.name for process in result] == ["trainer-0", "critic-0", "driver"]
+    assert [process.after for process in result] == [(), (), ("trainer", "critic")]
+    assert result[-1].calls == ("trainer", "critic")
 
 
 def test_a_trainer_that_also_generated_only_trains(made: Made, tmp_path: Path) -> None:
@@ -130,16 +130,16 @@ def test_a_trainer_that_also_generated_only_trains(made: Made, tmp_path: Path) -
     assert (trainer.role, trainer.module) == (Role.TRAINER, "kubealign_services.trainer.main")
 
 
-def test_a_few_steps_from_a_commit(made: Made, tmp_path: Path) -> None:
+def test_replay_from_a_checkpoint(made: Made, tmp_path: Path) -> None:
     made()
     assert plan_replay(tmp_path, "rec", "again", 3, 1, []).replay.last_step == 3
-    with pytest.raises(CannotReplay, match=r"no commit of step 1 in .*steps that can be begun with: 1, 3$"):
+    with pytest.raises(CannotReplay, match=r"no checkpoint of step 1 in .*possible first steps: 1, 3$"):
         plan_replay(tmp_path, "rec", "again", 2, None, [])
     with pytest.raises(CannotReplay, match=r"steps 3 to 5 cannot be replayed: .* 1 to 4"):
         plan_replay(tmp_path, "rec", "again", 3, 3, [])
 
 
-def test_a_step_that_was_recorded_and_not_trained_is_left_out(made: Made, tmp_path: Path) -> None:
+def test_untrained_recorded_step_is_left_out(made: Made, tmp_path: Path) -> None:
     recorded = made()
     lines = recorded.metrics.read_text().splitlines(keepends=True)
     recorded.metrics.write_text("".join(lines[:3]))
@@ -168,11 +168,11 @@ def test_a_step_that_was_recorded_and_not_trained_is_left_out(made: Made, tmp_pa
             lambda run: line_path(run.root / "batches", 3).write_text(record(2).model_dump_json()),
             "is the record of step 2",
         ),
-        (lambda run: (run.prepared / "policy").rmdir(), "the model of policy has gone: .*policy was there"),
+        (lambda run: (run.prepared / "policy").rmdir(), "the model of policy is missing: .*policy existed"),
         (lambda run: (run.prepared / "models.json").unlink(), "prepared cannot be read"),
     ],
 )
-def test_what_is_missing_is_named(
+def test_missing_parts_are_named(
     made: Made, tmp_path: Path, spoil: Callable[[RunFolder], object], says: str
 ) -> None:
     spoil(made())
@@ -192,13 +192,13 @@ def test_what_is_missing_is_named(
         "nonsense",
     ],
 )
-def test_what_was_done_before_the_batches_cannot_be_changed(made: Made, tmp_path: Path, text: str) -> None:
+def test_overrides_of_recorded_sections_are_rejected(made: Made, tmp_path: Path, text: str) -> None:
     made()
     with pytest.raises(CannotReplay, match=f"--set {text}: "):
         plan_replay(tmp_path, "rec", "again", 1, None, [text])
 
 
-def test_how_they_are_trained_on_can(made: Made, tmp_path: Path) -> None:
+def test_overrides_of_training_are_accepted(made: Made, tmp_path: Path) -> None:
     made()
     rate = "spec.trainer.optimizer.adamW.learningRate"
     planned = plan_replay(tmp_path, "rec", "again", 1, None, [f"{rate}=0.5"])

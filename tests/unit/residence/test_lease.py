@@ -1,4 +1,4 @@
-"""One accelerator, two tenants: who computes, who lives on it, and what is said when it stays taken."""
+"""The accelerator lock with two tenants: order, residency, and timeout errors."""
 
 import threading
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Told:
-    """A tenant that notes what it is asked, and fails as often as it is told to."""
+    """A tenant that records its calls, and fails as often as instructed."""
 
     def __init__(self, name: str, events: list[str]) -> None:
         self._name = name
@@ -45,7 +45,7 @@ def lease(tenants: dict[str, Told]) -> Lease:
     return Lease(tenants, timeout=10.0)
 
 
-def test_who_comes_back_moves_nothing_and_who_comes_anew_is_made_room_for(
+def test_resident_tenant_moves_nothing_and_a_new_one_evicts_it(
     lease: Lease, events: list[str]
 ) -> None:
     for tenant in ("training", "training", "generation", "generation", "training"):
@@ -68,7 +68,7 @@ def test_who_comes_back_moves_nothing_and_who_comes_anew_is_made_room_for(
     ]
 
 
-def test_nobody_is_moved_while_another_one_computes_and_they_come_in_their_order(
+def test_tenants_wait_their_turn_in_order(
     lease: Lease, events: list[str]
 ) -> None:
     lease.take("generation", "samples")
@@ -106,7 +106,7 @@ def _compute(lease: Lease, tenant: str, what: str, events: list[str]) -> None:
         events.append(f"{tenant} {what}")
 
 
-def test_a_wait_has_a_deadline_and_says_who_held_it_and_for_what(tenants: dict[str, Told]) -> None:
+def test_timeout_names_the_holder_and_its_purpose(tenants: dict[str, Told]) -> None:
     # Read as generation begins to wait and has it, as training begins to wait, and twice as it gives up.
     clock = iter([100.0, 100.0, 102.5, 108.0, 108.0])
     lease = Lease(tenants, timeout=5.0, clock=lambda: next(clock))
@@ -120,7 +120,7 @@ def test_a_wait_has_a_deadline_and_says_who_held_it_and_for_what(tenants: dict[s
     assert lease.holder == "generation"
 
 
-def test_who_gave_up_waiting_stands_in_nobodys_way(tenants: dict[str, Told]) -> None:
+def test_timed_out_waiter_blocks_no_other(tenants: dict[str, Told]) -> None:
     lease = Lease(tenants, timeout=0.05)
     lease.take("generation", "samples")
     with pytest.raises(LeaseTimeout, match="generation has held it"):
@@ -131,7 +131,7 @@ def test_who_gave_up_waiting_stands_in_nobodys_way(tenants: dict[str, Told]) -> 
         assert lease.resident == "training"
 
 
-def test_a_tenant_that_does_not_fit_leaves_the_lease_free_and_is_asked_to_leave_before_the_next(
+def test_failed_reload_releases_the_lock_and_offloads_before_the_next(
     lease: Lease, tenants: dict[str, Told], events: list[str]
 ) -> None:
     tenants["training"].failures = 1
@@ -150,11 +150,11 @@ def test_a_tenant_that_does_not_fit_leaves_the_lease_free_and_is_asked_to_leave_
     assert events == ["training leaves", "training enters"], "half left is not there"
 
 
-def test_who_does_not_hold_it_cannot_let_go_of_it(lease: Lease) -> None:
-    with pytest.raises(RuntimeError, match="that nobody holds"):
+def test_release_by_another_tenant_is_refused(lease: Lease) -> None:
+    with pytest.raises(RuntimeError, match="held by no tenant"):
         lease.release("training")
     lease.take("generation", "samples")
-    with pytest.raises(RuntimeError, match="that generation holds"):
+    with pytest.raises(RuntimeError, match="held by generation"):
         lease.release("training")
     with pytest.raises(KeyError):
         lease.take("inference", "a step")

@@ -1,5 +1,6 @@
-"""Tensors at rest: the memory is given back, and comes again with what was in it. On a CPU, whose memory
-stands for the accelerator's."""
+"""Offloading: the memory is freed and restored with its contents. On a CPU, whose memory stands in for the
+accelerator's.
+"""
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ def swap(tensors: list[Tensor]) -> Swap:
     return Swap(lambda: tensors, CPU)
 
 
-def test_the_memory_goes_and_comes_again_with_every_bit(swap: Swap, tensors: list[Tensor]) -> None:
+def test_offload_and_reload_restore_every_bit(swap: Swap, tensors: list[Tensor]) -> None:
     before = [tensor.clone() for tensor in tensors]
     swap.offload()
     assert swap.resting
@@ -33,7 +34,7 @@ def test_the_memory_goes_and_comes_again_with_every_bit(swap: Swap, tensors: lis
     assert all(now.equal(then) for now, then in zip(tensors, before, strict=True))
 
 
-def test_what_shares_a_storage_shares_it_afterwards(tensors: list[Tensor]) -> None:
+def test_shared_storages_stay_shared(tensors: list[Tensor]) -> None:
     whole = torch.arange(8.0)
     part, tied = whole[2:5], whole.view(2, 4)
     swap = Swap(lambda: [part, tied, whole], CPU)
@@ -44,7 +45,7 @@ def test_what_shares_a_storage_shares_it_afterwards(tensors: list[Tensor]) -> No
     assert tied[0, 2] == 20
 
 
-def test_what_has_not_changed_is_not_copied_again(swap: Swap, tensors: list[Tensor]) -> None:
+def test_unchanged_tensors_are_not_copied_again(swap: Swap, tensors: list[Tensor]) -> None:
     swap.offload()
     swap.reload()
     tensors[0][0, 0] = 99
@@ -58,7 +59,7 @@ def test_what_has_not_changed_is_not_copied_again(swap: Swap, tensors: list[Tens
     assert tensors[0][0, 0] == 99
 
 
-def test_tensors_that_have_come_since_are_seen_and_the_hosts_memory_is_used_again(
+def test_new_tensors_are_offloaded_and_host_buffers_reused(
     swap: Swap, tensors: list[Tensor]
 ) -> None:
     swap.offload()
@@ -72,7 +73,7 @@ def test_tensors_that_have_come_since_are_seen_and_the_hosts_memory_is_used_agai
     assert tensors[-1].tolist() == [5]
 
 
-def test_room_for_what_comes_now_is_taken_without_a_copy(swap: Swap, tensors: list[Tensor]) -> None:
+def test_reload_empty_copies_nothing(swap: Swap, tensors: list[Tensor]) -> None:
     swap.offload()
     swap.reload_empty()
     assert tensors[0].untyped_storage().nbytes() == 24
@@ -84,7 +85,7 @@ def test_room_for_what_comes_now_is_taken_without_a_copy(swap: Swap, tensors: li
     assert tensors[1].eq(4).all()
 
 
-def test_an_optimiser_goes_on_as_if_nothing_had_been() -> None:
+def test_optimiser_continues_unchanged() -> None:
     def trained(*, rests: bool) -> Tensor:
         torch.manual_seed(3)
         layer = torch.nn.Linear(4, 4)
@@ -108,7 +109,7 @@ def test_an_optimiser_goes_on_as_if_nothing_had_been() -> None:
     assert trained(rests=True).equal(trained(rests=False))
 
 
-def test_a_cpus_tensors_stay(tensors: list[Tensor]) -> None:
+def test_cpu_tensors_stay(tensors: list[Tensor]) -> None:
     stays = swapping(lambda: tensors, CPU)
     assert isinstance(stays, Stays)
     stays.offload()

@@ -1,5 +1,6 @@
-"""Weights that are computed with while their checksums still are: nothing of them is handed out before, and
-nothing at all where they are wrong."""
+"""Generation with weights whose checksums are still being verified: no sample is handed out before, and none
+at all if they are wrong.
+"""
 
 import asyncio
 import threading
@@ -22,7 +23,7 @@ HEADER_BYTES = 64
 
 
 class Checks:
-    """The real ones, which wait until they may be made."""
+    """The real checksum verification, delayed until it may run."""
 
     def __init__(self) -> None:
         self.may = threading.Event()
@@ -39,34 +40,36 @@ class Checks:
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     monkeypatch.setattr(rollout_worker, "_GIVE_BACK_SECONDS", 0.0)
-    made = Checks()
-    monkeypatch.setattr(part_fetch, "verify", made)
-    return made
+    started = Checks()
+    monkeypatch.setattr(part_fetch, "verify", started)
+    return started
 
 
 def bit_in(folder: Path, announcement: refit_pb2.WeightsAnnouncement) -> Callable[[], None]:
-    """Flips the lowest bit of one weight there, which no canary sees; called again, flips it back."""
+    """Return a function that flips the lowest bit of one weight, which no canary detects; called again, it
+    flips the bit back.
+    """
     (part,) = announcement.parts
     path = folder / "memory" / part.sources[0].shared_memory.name
-    place = HEADER_BYTES + part.tensors[0].offset_bytes
+    offset = HEADER_BYTES + part.tensors[0].offset_bytes
 
     def flip() -> None:
         with path.open("r+b") as file:
-            file.seek(place)
+            file.seek(offset)
             (byte,) = file.read(1)
-            file.seek(place)
+            file.seek(offset)
             file.write(bytes([byte ^ 1]))
 
     return flip
 
 
 async def idle(stage: Stage) -> None:
-    """The engine has made all that it was asked for."""
+    """Wait until the engine has finished all requests."""
     while stage.generator.load.running or stage.generator.load.waiting:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
-async def test_samples_are_made_meanwhile_and_handed_out_then(tmp_path: Path, checks: Checks) -> None:
+async def test_samples_are_handed_out_after_verification(tmp_path: Path, checks: Checks) -> None:
     async with staged(tmp_path, InFlight.DRAIN) as stage:
         checks.may.clear()
         await stage.announce(2)
@@ -85,7 +88,7 @@ async def test_samples_are_made_meanwhile_and_handed_out_then(tmp_path: Path, ch
 
 
 @pytest.mark.parametrize("in_flight", [InFlight.INTERRUPT, InFlight.CONTINUE, InFlight.DRAIN])
-async def test_what_wrong_weights_have_made_is_lost_and_made_anew(
+async def test_samples_of_wrong_weights_are_dropped_and_regenerated(
     tmp_path: Path, checks: Checks, in_flight: InFlight
 ) -> None:
     """The bytes are wrong once, and right when they are fetched again."""
@@ -94,7 +97,7 @@ async def test_what_wrong_weights_have_made_is_lost_and_made_anew(
             await stage.ask("0/0", 40)
             await stage.running(SAMPLES)
         checks.may.clear()
-        made = checks.made
+        started = checks.made
         flip = bit_in(tmp_path, await stage.announce(2, harm=lambda one: bit_in(tmp_path, one)()))
         if in_flight is InFlight.DRAIN:
             await stage.ask("0/0", 40, min_version=2)
@@ -108,20 +111,20 @@ async def test_what_wrong_weights_have_made_is_lost_and_made_anew(
             try:
                 real(snapshot, tensors, source)
             finally:
-                if checks.made == made + 1:
+                if checks.made == started + 1:
                     flip()
 
         checks.real = mended_after
         checks.may.set()
         assert (await stage.acknowledged()).error == ""
-        assert checks.made == made + 2
+        assert checks.made == started + 2
         with pytest.raises(EngineLost, match=r"not what was sent: 1 of .* have the wrong checksum"):
             await scoring
         stage.compute.may_step.set()
         assert list((await stage.rollouts(SAMPLES)).values()) == [[2] * 40] * SAMPLES
 
 
-async def test_weights_that_stay_wrong_hand_out_nothing(tmp_path: Path, checks: Checks) -> None:
+async def test_weights_that_stay_wrong_yield_no_sample(tmp_path: Path, checks: Checks) -> None:
     async with staged(tmp_path, InFlight.INTERRUPT) as stage:
         checks.may.clear()
         await stage.announce(2, harm=lambda one: bit_in(tmp_path, one)())
@@ -139,7 +142,7 @@ async def test_weights_that_stay_wrong_hand_out_nothing(tmp_path: Path, checks: 
         assert list((await stage.rollouts(SAMPLES)).values()) == [[3] * 5] * SAMPLES
 
 
-async def test_where_the_bytes_are_wrong_the_canary_is_not_blamed(tmp_path: Path) -> None:
+async def test_wrong_bytes_are_reported_instead_of_the_canary(tmp_path: Path) -> None:
     def blank(announcement: refit_pb2.WeightsAnnouncement) -> None:
         (part,) = announcement.parts
         path = tmp_path / "memory" / part.sources[0].shared_memory.name
@@ -153,7 +156,7 @@ async def test_where_the_bytes_are_wrong_the_canary_is_not_blamed(tmp_path: Path
         assert refused.error.startswith("CorruptTransfer: ") and "wrong checksum" in refused.error
 
 
-async def test_the_deadline_holds_for_the_checksums_too(tmp_path: Path, checks: Checks) -> None:
+async def test_the_refit_deadline_includes_the_checksums(tmp_path: Path, checks: Checks) -> None:
     async with staged(tmp_path, InFlight.INTERRUPT, timeout=0.5) as stage:
         checks.may.clear()
         await stage.announce(2)

@@ -1,4 +1,4 @@
-"""Responses that a work item gives: the worker says how likely they are."""
+"""Log-probabilities of the responses that a work item gives."""
 
 import asyncio
 from pathlib import Path
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def asked(engine: TorchEngine, item: rollout_pb2.WorkItem, count: int) -> list[rollout_pb2.Rollout]:
-    """What a worker with this engine publishes for an item."""
+    """Return the rollouts that a worker with this engine publishes for an item."""
 
     async def compute(function, *arguments):  # type: ignore[no-untyped-def]
         return function(*arguments)
@@ -44,12 +44,12 @@ async def asked(engine: TorchEngine, item: rollout_pb2.WorkItem, count: int) -> 
     tasks = [asyncio.create_task(generator.run()), asyncio.create_task(worker.run())]
     try:
         await bus.publish("work", item.SerializeToString(), "item")
-        found: list[rollout_pb2.Rollout] = []
-        while len(found) < count:
+        rollouts: list[rollout_pb2.Rollout] = []
+        while len(rollouts) < count:
             for delivery in await bus.pull("rollouts", "test", 8, 1.0):
-                found.append(rollout_pb2.Rollout.FromString(delivery.data))
+                rollouts.append(rollout_pb2.Rollout.FromString(delivery.data))
                 await delivery.ack()
-        return found
+        return rollouts
     finally:
         for task in tasks:
             task.cancel()
@@ -69,7 +69,7 @@ def item_of(given: list[list[int]]) -> rollout_pb2.WorkItem:
 
 
 @pytest.mark.timeout(60)
-async def test_they_come_back_with_the_log_probabilities_of_the_folders_model(folder: Path) -> None:
+async def test_given_responses_get_the_log_probabilities_of_the_folders_model(folder: Path) -> None:
     engine = TorchEngine.create(folder, EngineSpec())
     engine.refit(folder_weights(folder), VERSION)
     rollouts = await asked(engine, item_of(GIVEN), 2)
@@ -87,7 +87,7 @@ async def test_they_come_back_with_the_log_probabilities_of_the_folders_model(fo
 
 
 @pytest.mark.timeout(60)
-async def test_one_that_does_not_fit_the_context_is_a_failure_that_says_so(folder: Path) -> None:
+async def test_a_response_beyond_the_context_fails_with_its_cause(folder: Path) -> None:
     engine = TorchEngine.create(folder, EngineSpec())
     engine.refit(folder_weights(folder), VERSION)
     (rollout,) = await asked(engine, item_of([[3] * 80]), 1)
@@ -95,7 +95,7 @@ async def test_one_that_does_not_fit_the_context_is_a_failure_that_says_so(folde
     assert "83 tokens: log-probabilities need 2 to 64" in rollout.error
 
 
-async def test_fixed_weights_are_there_for_the_newest_fence_alone() -> None:
+async def test_fixed_weights_serve_the_newest_fence_only() -> None:
     weights = FixedWeights()
     await weights.wait_for(3, 0, timeout=1)
     assert weights.current is not None and (weights.current.fence, weights.current.version) == (3, 0)

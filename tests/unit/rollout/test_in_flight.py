@@ -1,5 +1,6 @@
-"""What becomes of responses in the making at a refit: a rollout worker with a real engine and a real
-receiver, on a bus within the process."""
+"""In-flight responses during a refit: a rollout worker with a real engine and a real receiver, on an
+in-memory bus.
+"""
 
 import asyncio
 from pathlib import Path
@@ -22,10 +23,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("in_flight", [InFlight.INTERRUPT, InFlight.CONTINUE])
-async def test_samples_go_on_with_new_weights_and_every_token_says_so(
+async def test_samples_continue_with_new_weights_and_record_each_tokens_version(
     tmp_path: Path, in_flight: InFlight
 ) -> None:
-    """The refit does not wait for them; what was asked for meanwhile begins with the new ones."""
+    """The refit does not wait for them; requests that arrive meanwhile begin with the new weights."""
     async with staged(tmp_path, in_flight) as stage:
         await stage.ask("0/0", 40)
         await stage.running(SAMPLES)
@@ -33,8 +34,8 @@ async def test_samples_go_on_with_new_weights_and_every_token_says_so(
         await stage.ask("0/1", 5, min_version=2)
         assert (await stage.acknowledged()).error == ""
         stage.compute.may_step.set()
-        found = await stage.rollouts(2 * SAMPLES)
-    for (name, _), versions in found.items():
+        token_versions = await stage.rollouts(2 * SAMPLES)
+    for (name, _), versions in token_versions.items():
         assert versions == sorted(versions)
         assert set(versions) == ({1, 2} if name == "0/0" else {2})
 
@@ -47,13 +48,13 @@ async def test_drained_samples_are_of_one_version(tmp_path: Path) -> None:
         stage.compute.may_step.set()
         assert (await stage.acknowledged()).error == ""
         await stage.ask("0/1", 5, min_version=2)
-        found = await stage.rollouts(2 * SAMPLES)
-    assert {name: set(versions) for (name, _), versions in found.items()} == {"0/0": {1}, "0/1": {2}}
+        token_versions = await stage.rollouts(2 * SAMPLES)
+    assert {name: set(versions) for (name, _), versions in token_versions.items()} == {"0/0": {1}, "0/1": {2}}
 
 
 @pytest.mark.parametrize("in_flight", [InFlight.INTERRUPT, InFlight.CONTINUE])
-async def test_weights_that_fail_the_canary_make_no_token(tmp_path: Path, in_flight: InFlight) -> None:
-    """What stood still goes back, is given out again, and is made whole once a refit succeeds."""
+async def test_weights_that_fail_the_canary_generate_no_token(tmp_path: Path, in_flight: InFlight) -> None:
+    """Paused items are returned, delivered again, and completed once a refit succeeds."""
     async with staged(tmp_path, in_flight) as stage:
         await stage.ask("0/0", 40)
         await stage.running(SAMPLES)
@@ -63,15 +64,15 @@ async def test_weights_that_fail_the_canary_make_no_token(tmp_path: Path, in_fli
         stage.compute.may_step.set()
         while stage.generator.in_flight or stage.generator.load.running:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        made = stage.generator.load.generated_tokens
+        tokens_before = stage.generator.load.generated_tokens
         await asyncio.sleep(0.05)
-        assert stage.generator.load.generated_tokens == made
+        assert stage.generator.load.generated_tokens == tokens_before
         await stage.announce(3)
         assert (await stage.acknowledged()).error == ""
         assert list((await stage.rollouts(SAMPLES)).values()) == [[3] * 40] * SAMPLES
 
 
-async def test_a_refit_without_end_gives_the_work_back_at_its_deadline(tmp_path: Path) -> None:
+async def test_a_refit_without_end_returns_the_work_at_its_deadline(tmp_path: Path) -> None:
     async with staged(tmp_path, InFlight.INTERRUPT, timeout=0.5) as stage:
         await stage.ask("0/0", 40)
         await stage.running(SAMPLES)
@@ -87,8 +88,8 @@ async def test_a_refit_without_end_gives_the_work_back_at_its_deadline(tmp_path:
         assert list((await stage.rollouts(SAMPLES)).values()) == [[3] * 40] * SAMPLES
 
 
-async def test_quiet_it_makes_no_token_and_what_leaves_meanwhile_is_gone(tmp_path: Path) -> None:
-    """No deadlock between what leaves, what comes and what stands still; one has it quiet at a time."""
+async def test_paused_it_generates_no_token_and_forgets_requests_that_leave(tmp_path: Path) -> None:
+    """No deadlock between requests that leave, arrive and wait; one caller pauses at a time."""
     async with staged(tmp_path, InFlight.INTERRUPT) as stage:
         generator, order = stage.generator, list[str]()
         stays, goes = group("stays", 1, 2, max_tokens=30), group("goes", 3, 4, max_tokens=30)
@@ -105,22 +106,22 @@ async def test_quiet_it_makes_no_token_and_what_leaves_meanwhile_is_gone(tmp_pat
         stage.compute.may_step.set()
         async with generator.quiet(InFlight.INTERRUPT):
             order.append("first")
-            made = generator.load.generated_tokens
+            tokens_before = generator.load.generated_tokens
             waiting = asyncio.create_task(second())
             going.cancel()
             coming = asyncio.create_task(take(group("comes", 5, max_tokens=4)))
             again = asyncio.create_task(take(goes))
             for _ in range(50):
                 await asyncio.sleep(0)
-            assert generator.load.generated_tokens == made
+            assert generator.load.generated_tokens == tokens_before
             order.append("first ends")
         await waiting
         assert order == ["first", "first ends", "second"]
         assert len(await staying) == 2 and len(await coming) == 1 and len(await again) == 2
 
 
-async def test_what_waits_for_its_turn_ends_with_the_rest(tmp_path: Path) -> None:
-    """Of a refit that came to nothing: also what the engine had not been given yet."""
+async def test_queued_requests_end_with_the_running_ones(tmp_path: Path) -> None:
+    """A failed refit also ends requests that the engine has not received yet."""
     async with staged(tmp_path, InFlight.INTERRUPT) as stage:
         generator = stage.generator
         running = asyncio.create_task(generated(generator, group("running", 1, max_tokens=30)))

@@ -1,4 +1,4 @@
-"""Work items to engine requests, samples to messages."""
+"""Conversion of work items to engine requests and of samples to messages."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ SAMPLE = GeneratedSample(
 )
 
 
-def test_the_request_is_known_by_fence_and_attempt_too() -> None:
+def test_the_request_key_contains_fence_and_attempt() -> None:
     ((request, first),) = [(part.request, part.first) for part in parts_of(ITEM)]
     assert first == 0
     assert request.request_id == "3:train:0/7:1"
@@ -42,7 +42,7 @@ def test_the_request_is_known_by_fence_and_attempt_too() -> None:
     assert (sampling.stop, sampling.stop_token_ids) == (("x",), (2,))
 
 
-def test_the_last_samples_are_greedy_where_the_item_says_so() -> None:
+def test_the_last_samples_are_greedy_if_the_item_asks_for_it() -> None:
     item = rollout_pb2.WorkItem()
     item.CopyFrom(ITEM)
     item.greedy_samples = 1
@@ -51,11 +51,11 @@ def test_the_last_samples_are_greedy_where_the_item_says_so() -> None:
     assert (greedy.request.seeds, greedy.request.sampling.temperature, greedy.first) == ((12,), 0.0, 1)
     assert sampled.request.request_id != greedy.request.request_id
     # The first sample of the greedy part is the group's second.
-    made = rollout_of(item, replace(SAMPLE, sample=0), "rollout-0", greedy.first)
-    assert (made.sample, decode(made.sequence).sample_ids) == (1, ["0/7#1"])
+    message = rollout_of(item, replace(SAMPLE, sample=0), "rollout-0", greedy.first)
+    assert (message.sample, decode(message.sequence).sample_ids) == (1, ["0/7#1"])
 
 
-def test_columns_stand_at_the_tokens_that_they_are_of() -> None:
+def test_columns_are_aligned_with_their_tokens() -> None:
     rollout = rollout_of(ITEM, SAMPLE, "rollout-0")
     sequence = decode(rollout.sequence)
     assert sequence.tokens.tolist() == [5, 6, 8, 2]
@@ -67,7 +67,7 @@ def test_columns_stand_at_the_tokens_that_they_are_of() -> None:
     assert (rollout.response, rollout.sample, rollout.attempt, rollout.fence) == ("h", 1, 1, 3)
 
 
-def test_every_copy_of_a_sample_has_the_same_message_id_and_other_attempts_another() -> None:
+def test_copies_share_a_message_id_and_other_attempts_do_not() -> None:
     first, copy = rollout_of(ITEM, SAMPLE, "rollout-0"), rollout_of(ITEM, SAMPLE, "rollout-1")
     assert message_id(first) == message_id(copy)
     again = rollout_pb2.WorkItem()
@@ -76,7 +76,7 @@ def test_every_copy_of_a_sample_has_the_same_message_id_and_other_attempts_anoth
     assert message_id(rollout_of(again, SAMPLE, "rollout-0")) != message_id(first)
 
 
-def test_a_failure_is_a_result_that_says_why() -> None:
+def test_a_failure_is_a_result_with_its_cause() -> None:
     failed = failure_of(ITEM, "the prompt has 9 tokens", "rollout-0")
     assert failed.finish_reason == rollout_pb2.FINISH_REASON_FAILED
     assert (failed.error, failed.group_id, failed.attempt) == ("the prompt has 9 tokens", "0/7", 1)

@@ -1,4 +1,4 @@
-"""The rollout worker over a bus that hands out one item twice, with an engine that makes samples as told."""
+"""Rollout worker over a bus that delivers one item twice, with a scripted engine."""
 
 import asyncio
 import time
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Engine:
-    """Hands out one waiting sample a step while `may_finish` holds."""
+    """Finishes one waiting sample per step while `may_finish` is set."""
 
     version = 0
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[str, int]] = deque()
         self.asked: list[str] = []
-        self.may_finish: Callable[[int], bool] = lambda made: True
+        self.may_finish: Callable[[int], bool] = lambda finished: True
         self.made = 0
 
     def add(self, request: GenerationRequest) -> None:
@@ -78,7 +78,7 @@ class Engine:
 
 
 class Fitted:
-    """Weights that are always there."""
+    """Weights that are always available."""
 
     async def wait_for(self, fence: int, version: int, timeout: float) -> None:
         return
@@ -106,17 +106,18 @@ async def working(bus: MemoryBus, engine: Engine) -> AsyncIterator[None]:
 
 
 async def samples(bus: MemoryBus, count: int) -> list[rollout_pb2.Rollout]:
-    found: list[rollout_pb2.Rollout] = []
-    while len(found) < count:
+    rollouts: list[rollout_pb2.Rollout] = []
+    while len(rollouts) < count:
         for delivery in await bus.pull("rollouts", "driver", 8, 5.0):
             await delivery.ack()
-            found.append(rollout_pb2.Rollout.FromString(delivery.data))
-    return found
+            rollouts.append(rollout_pb2.Rollout.FromString(delivery.data))
+    return rollouts
 
 
-async def test_a_copy_of_what_is_in_hand_is_not_generated_twice() -> None:
-    """The bus has lost the item and the first of its samples; the driver asks for it again while the worker
-    still generates."""
+async def test_a_second_delivery_is_not_generated_twice() -> None:
+    """The bus has lost the item and the first of its samples; the driver requests it again while the worker
+    still generates.
+    """
     bus, engine = MemoryBus(), Engine()
     other = bus.another()
     item = rollout_pb2.WorkItem(
@@ -129,24 +130,24 @@ async def test_a_copy_of_what_is_in_hand_is_not_generated_twice() -> None:
         deadline=time.time() + 60,
         purpose="train",
     )
-    engine.may_finish = lambda made: made < 1
+    engine.may_finish = lambda finished: finished < 1
     async with working(bus, engine):
         await other.publish("work", item.SerializeToString(), "1")
         assert [rollout.sample for rollout in await samples(other, 1)] == [0]
         await bus.lose()
         await other.publish("work", item.SerializeToString(), "1")
         await asyncio.sleep(0.1)
-        engine.may_finish = lambda made: True
-        found = await samples(other, 2)
-        assert sorted(rollout.sample for rollout in found) == [0, 1], "the lost sample has come again"
-        assert {rollout.finish_reason for rollout in found} == {rollout_pb2.FINISH_REASON_STOP}
+        engine.may_finish = lambda finished: True
+        rollouts = await samples(other, 2)
+        assert sorted(rollout.sample for rollout in rollouts) == [0, 1], "the lost sample has come again"
+        assert {rollout.finish_reason for rollout in rollouts} == {rollout_pb2.FINISH_REASON_STOP}
         assert engine.asked == ["1:train:0/3:0"]
         assert await other.pull("rollouts", "driver", 8, 0.2) == []
     assert await other.pull("work", "rollout", 8, 0.0) == [], "both copies are settled"
 
 
 class Dying(SteppedGenerator):
-    """Its server dies under the first group."""
+    """Generator whose server dies during the first group."""
 
     deaths = 1
 
@@ -158,8 +159,8 @@ class Dying(SteppedGenerator):
             yield sample
 
 
-async def test_what_a_lost_engine_held_is_given_back_and_done_again() -> None:
-    """By the same worker, which goes on."""
+async def test_items_of_a_lost_engine_are_returned_and_processed_again() -> None:
+    """The same worker processes it again and continues."""
     bus, engine = MemoryBus(), Engine()
     other = bus.another()
     item = rollout_pb2.WorkItem(
@@ -176,8 +177,8 @@ async def test_what_a_lost_engine_held_is_given_back_and_done_again() -> None:
     worker = RolloutWorker("rollout-7", bus, generator, Fitted(), capacity=64)  # type: ignore[arg-type]
     tasks = [asyncio.create_task(generator.run()), asyncio.create_task(worker.run())]
     await other.publish("work", item.SerializeToString(), "1")
-    found = await samples(other, 2)
-    assert sorted(rollout.sample for rollout in found) == [0, 1]
+    rollouts = await samples(other, 2)
+    assert sorted(rollout.sample for rollout in rollouts) == [0, 1]
     assert generator.deaths == 0
     for task in tasks:
         assert not task.done()

@@ -1,4 +1,4 @@
-"""Responses of several turns: what is learned of them and what is not."""
+"""Responses of several turns: tokens that are trained on and tokens that are not."""
 
 import asyncio
 import json
@@ -38,12 +38,12 @@ TOKENIZER = train_characters(["0123456789+=[]<>:abcdefghijklmnopqrstuvwxyz "])
 
 
 def ids(text: str) -> list[int]:
-    found: list[int] = TOKENIZER(text, add_special_tokens=False)["input_ids"]
-    return found
+    token_ids: list[int] = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    return token_ids
 
 
 class Script:
-    """A policy that says what it is told to, up to a stop string; it notes what it was asked."""
+    """Policy that generates given texts, up to a stop string, and records its requests."""
 
     def __init__(self, *texts: str) -> None:
         self.texts = list(texts)
@@ -92,18 +92,18 @@ def tool_use(**changes: object) -> ToolUse:
     return ToolUse.model_validate(settings | changes)
 
 
-async def test_the_tools_answer_is_put_in_and_not_learned() -> None:
+async def test_the_tools_answer_is_inserted_and_not_trained_on() -> None:
     script = Script("[1+2]", "3")
-    made = episode(script)
-    await ToolWorkflow(tool_use(), {"add": Adder()})(made)
-    said = made.transcript
-    assert said.text == "[1+2]<3>3"
+    one_episode = episode(script)
+    await ToolWorkflow(tool_use(), {"add": Adder()})(one_episode)
+    result = one_episode.transcript
+    assert result.text == "[1+2]<3>3"
     # five characters of the call, three of the answer, one more and the end
-    assert said.learned == [1] * 5 + [0] * 3 + [1] * 2
-    assert said.versions == [3] * 5 + [-1] * 3 + [3] * 2
-    assert said.behaviour_logprobs == [-0.5] * 5 + [0.0] * 3 + [-0.5] * 2
-    assert said.tokens == [*ids("[1+2]<3>3"), TOKENIZER.eos_token_id]
-    assert (said.turns, said.tool_errors, said.truncated) == (2, 0, False)
+    assert result.learned == [1] * 5 + [0] * 3 + [1] * 2
+    assert result.versions == [3] * 5 + [-1] * 3 + [3] * 2
+    assert result.behaviour_logprobs == [-0.5] * 5 + [0.0] * 3 + [-0.5] * 2
+    assert result.tokens == [*ids("[1+2]<3>3"), TOKENIZER.eos_token_id]
+    assert (result.turns, result.tool_errors, result.truncated) == (2, 0, False)
     # The second turn goes on from all of it, with another seed and what room is left.
     first, second = script.asked
     assert second.prompt_tokens == (*ids("1+2="), *ids("[1+2]<3>"))
@@ -118,25 +118,25 @@ async def test_the_tools_answer_is_put_in_and_not_learned() -> None:
         ("[hang]", "<error: hung>"),
     ],
 )
-async def test_what_goes_wrong_with_a_tool_is_told_to_the_policy(call: str, answer: str) -> None:
-    made = episode(Script(call, "0"), max_tokens=80)
-    await ToolWorkflow(tool_use(), {"add": Adder()})(made)
-    assert made.transcript.text == f"{call}{answer}0"
-    assert made.transcript.tool_errors == 1
+async def test_tool_errors_are_shown_to_the_policy(call: str, answer: str) -> None:
+    one_episode = episode(Script(call, "0"), max_tokens=80)
+    await ToolWorkflow(tool_use(), {"add": Adder()})(one_episode)
+    assert one_episode.transcript.text == f"{call}{answer}0"
+    assert one_episode.transcript.tool_errors == 1
 
 
-async def test_a_response_ends_after_its_last_call_and_where_there_is_no_room() -> None:
-    made = episode(Script("[1+2]", "[1+2]", "[1+2]"))
-    await ToolWorkflow(tool_use(maxCalls=1), {"add": Adder()})(made)
-    assert made.transcript.text == "[1+2]<3>[1+2]"
-    assert not made.transcript.truncated
+async def test_a_response_ends_after_its_last_call_or_without_room() -> None:
+    one_episode = episode(Script("[1+2]", "[1+2]", "[1+2]"))
+    await ToolWorkflow(tool_use(maxCalls=1), {"add": Adder()})(one_episode)
+    assert one_episode.transcript.text == "[1+2]<3>[1+2]"
+    assert not one_episode.transcript.truncated
     # The answer takes three tokens and one must be left for the policy: nine are too few.
     short = episode(Script("[1+2]"), max_tokens=8)
     await ToolWorkflow(tool_use(), {"add": Adder()})(short)
     assert (short.transcript.text, short.transcript.truncated) == ("[1+2]", True)
 
 
-async def test_a_workflow_of_ones_own(tmp_path: Path) -> None:
+async def test_a_custom_workflow(tmp_path: Path) -> None:
     path = tmp_path / "flow.py"
     path.write_text(
         "async def workflow(episode):\n"
@@ -151,11 +151,11 @@ async def test_a_workflow_of_ones_own(tmp_path: Path) -> None:
     def named(name: str) -> CustomWorkflow:
         return CustomWorkflow.of(WorkflowFunction.model_validate({"file": {"path": str(path), "name": name}}))
 
-    made = episode(Script("what:", "so"))
-    made.columns = {"hint": "ab"}
-    await named("workflow")(made)
-    assert made.transcript.text == "what: ab so"
-    assert made.transcript.learned == [1] * 5 + [0] * 4 + [1] * 3
+    one_episode = episode(Script("what:", "so"))
+    one_episode.columns = {"hint": "ab"}
+    await named("workflow")(one_episode)
+    assert one_episode.transcript.text == "what: ab so"
+    assert one_episode.transcript.learned == [1] * 5 + [0] * 4 + [1] * 3
     with pytest.raises(WorkflowFailed, match=r"ended without a call of episode\.generate"):
         await named("nothing")(episode(Script()))
     with pytest.raises(WorkflowFailed, match="raised KeyError"):
@@ -177,10 +177,12 @@ async def compute(function: object, *arguments: object) -> object:
     return function(*arguments)  # type: ignore[operator]
 
 
-async def test_the_engines_numbers_are_the_trainers_with_the_environments_tokens_between(
+async def test_engine_and_trainer_logprobs_agree_across_environment_tokens(
     tmp_path: Path,
 ) -> None:
-    """Two samples of a group through a real engine; a plain forward pass over the whole says the same."""
+    """Two samples of a group through a real engine; a plain forward pass over the complete sequence gives the
+    same numbers.
+    """
     make_model(ARCHITECTURE | {"initializer_range": 0.1}, TOKENIZER, 1, tmp_path / "m", "architecture")
     backend = TorchBackend.create(tmp_path / "m", Head.LANGUAGE_MODEL, Trainer(), total_updates=1)
     engine = TorchEngine.create(tmp_path / "m", EngineSpec(max_sequences=8))

@@ -1,4 +1,4 @@
-"""sdk/kubealign/v1 is what `make protos` makes of protos/."""
+"""sdk/kubealign/v1 equals the output of `make protos`."""
 
 import subprocess
 import sys

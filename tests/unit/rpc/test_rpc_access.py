@@ -1,4 +1,4 @@
-"""The contract's own word on who may call what."""
+"""Authorization rules of the service contract."""
 
 import pytest
 from google.protobuf import descriptor_pool
@@ -11,13 +11,13 @@ from kubealign_services.rpc.access import refusal_of, role_of, roles_of
 FILES = [critic_pb2, driver_pb2, rollout_pb2, scoring_pb2, sender_pb2, trainer_pb2]
 
 
-def test_the_contract_is_read() -> None:
+def test_allowed_roles_come_from_the_contract() -> None:
     assert roles_of("/kubealign.v1.Trainer/TrainStep") == {"driver"}
     assert roles_of("/kubealign.v1.WeightsSender/FetchWeights") == {"rollout", "reference", "trainer"}
     assert roles_of("/kubealign.v1.Driver/Progress") == {"runner"}
 
 
-def test_every_method_names_roles_that_exist() -> None:
+def test_every_method_names_existing_roles() -> None:
     known = {str(role) for role in Role}
     seen = 0
     for file in FILES:
@@ -29,7 +29,7 @@ def test_every_method_names_roles_that_exist() -> None:
     assert seen >= 20
 
 
-def test_without_the_option_no_one_may() -> None:
+def test_method_without_the_option_allows_no_role() -> None:
     # A method of a foreign contract that is loaded in every process, and one that nobody has.
     pool = descriptor_pool.Default()
     assert pool.FindMethodByName("kubealign.v1.Trainer.TrainStep") is not None
@@ -37,7 +37,7 @@ def test_without_the_option_no_one_may() -> None:
     assert "the contract lets no role" in refusal_of("/kubealign.v1.Trainer/Destroy", "driver")
 
 
-def test_the_refusal_says_who_came_and_who_may() -> None:
+def test_denial_names_the_caller_and_the_allowed_roles() -> None:
     assert refusal_of("/kubealign.v1.Trainer/TrainStep", "driver") == ""
     text = refusal_of("/kubealign.v1.WeightsSender/FetchWeights", "reward")
     method = "/kubealign.v1.WeightsSender/FetchWeights"
@@ -51,7 +51,7 @@ def test_health_and_reflection_are_open(role: str | None) -> None:
     assert refusal_of("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", role) == ""
 
 
-def test_the_role_is_read_from_the_identity_alone() -> None:
+def test_role_comes_from_the_spiffe_identity() -> None:
     identity = identity_of("sums", Role.REWARD).encode()
     assert role_of([b"localhost", identity, b"127.0.0.1"]) == "reward"
     assert role_of([b"driver", b"localhost"]) is None

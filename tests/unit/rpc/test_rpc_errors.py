@@ -1,4 +1,4 @@
-"""Exceptions keep their name and message over the wire."""
+"""Exceptions keep their class and message over the wire."""
 
 import errno
 
@@ -38,7 +38,7 @@ Code = grpc.StatusCode
         (Refused, Code.PERMISSION_DENIED),
     ],
 )
-def test_both_ways(kind: type[Exception], code: grpc.StatusCode) -> None:
+def test_round_trip(kind: type[Exception], code: grpc.StatusCode) -> None:
     status = status_of(kind("fence 3 is older than 4"))
     assert status == Status(code, kind.__name__, "fence 3 is older than 4")
     again = exception_of(status)
@@ -46,14 +46,14 @@ def test_both_ways(kind: type[Exception], code: grpc.StatusCode) -> None:
     assert str(again) == "fence 3 is older than 4"
 
 
-def test_a_subclass_travels_as_what_it_is_a_kind_of() -> None:
+def test_subclass_is_sent_as_its_base_class() -> None:
     class Mangled(CorruptBatch):
         pass
 
     assert status_of(Mangled("x")).kind == "CorruptBatch"
 
 
-def test_a_full_disk_is_named() -> None:
+def test_full_disk_becomes_storage_full() -> None:
     status = status_of(OSError(errno.ENOSPC, "No space left on device", "/runs/commits/7"))
     assert status.code is Code.RESOURCE_EXHAUSTED
     assert "/runs/commits/7" in status.message
@@ -61,7 +61,7 @@ def test_a_full_disk_is_named() -> None:
     assert status_of(OSError(errno.EIO, "Input/output error")).code is Code.INTERNAL
 
 
-def test_the_unknown_is_internal_and_says_its_type() -> None:
+def test_unlisted_exception_is_internal_with_its_type() -> None:
     status = status_of(KeyError("advantages"))
     assert status == Status(Code.INTERNAL, "", "KeyError: 'advantages'")
     again = exception_of(status)
@@ -69,7 +69,7 @@ def test_the_unknown_is_internal_and_says_its_type() -> None:
     assert str(again) == "KeyError: 'advantages'"
 
 
-def test_what_grpc_itself_says() -> None:
+def test_statuses_of_grpc_itself() -> None:
     assert type(exception_of(Status(Code.UNAVAILABLE, "", "gone"))) is Unreachable
     assert type(exception_of(Status(Code.UNAUTHENTICATED, "", "who"))) is Refused
     unknown = exception_of(Status(Code.UNIMPLEMENTED, "", "Method not found!"))
@@ -78,5 +78,5 @@ def test_what_grpc_itself_says() -> None:
 
 
 def test_an_unknown_kind_falls_back_on_its_code() -> None:
-    """A newer peer may have kinds that we do not know."""
+    """A newer peer may send kinds that this version does not know."""
     assert type(exception_of(Status(Code.INVALID_ARGUMENT, "NewerKind", "x"))) is InvalidRequest

@@ -1,4 +1,4 @@
-"""What a reward function may take and give, in the process that calls it."""
+"""Arguments and results of a reward function in its process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_booleans_are_one_and_zero() -> None:
         ([torch.zeros(2), 1], "not one number"),
     ],
 )
-def test_anything_else_is_refused_with_its_place(given: Any, said: str) -> None:
+def test_invalid_rewards_are_rejected_with_their_index(given: Any, said: str) -> None:
     refused = refusal(lambda prompts, responses: given)
     assert refused.kind is Failure.BAD
     assert said in str(refused)
@@ -75,16 +75,16 @@ def test_a_column_called_as_a_parameter_does_not_collide() -> None:
     assert seen == {"answer": [5, 6]}
 
 
-def test_a_column_that_is_not_there_is_named() -> None:
+def test_missing_column_is_named() -> None:
     refused = refusal(lambda prompts, responses, answer: [0, 0], {"reply": [1, 2]})
     assert (refused.kind, "'answer'" in str(refused), "reply" in str(refused)) == (Failure.BAD, True, True)
 
 
-def test_a_function_of_one_argument_is_no_reward() -> None:
+def test_function_of_one_argument_is_rejected() -> None:
     assert "takes (response)" in str(refusal(lambda response: [0, 0]))
 
 
-def test_what_it_raises_is_told_with_the_line() -> None:
+def test_exception_is_reported_with_its_line() -> None:
     def raises(prompts: list[str], responses: list[str]) -> list[float]:
         return [int("seven"), 1]
 
@@ -94,7 +94,7 @@ def test_what_it_raises_is_told_with_the_line() -> None:
     assert 'return [int("seven"), 1]' in str(refused)
 
 
-def test_a_file_says_what_it_defines(tmp_path: Path) -> None:
+def test_missing_function_lists_the_defined_ones(tmp_path: Path) -> None:
     file = tmp_path / "my_rewards.py"
     file.write_text(
         "from math import sqrt\ndef exact(p, r): return [1]\ndef _own(): ...\ndef short(p, r): return [0]\n"
@@ -122,7 +122,7 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path, text: str, said: str) ->
     assert said in str(caught.value)
 
 
-def test_a_module_or_file_that_is_not_there() -> None:
+def test_missing_module_or_file_is_reported() -> None:
     with pytest.raises(
         Refused, match="cannot be imported: ModuleNotFoundError: No module named 'no_such_package'"
     ):

@@ -1,4 +1,4 @@
-"""Rewards of several sources to one, by numbers worked by hand."""
+"""Combination of rewards, with numbers worked by hand."""
 
 import json
 import math
@@ -17,22 +17,22 @@ FUNCTION = {"module": "m:f"}
 
 def batch(truncated: list[int], **rewards: list[float]) -> Batch:
     count = len(truncated)
-    made = pack([[1]] * count, [str(i) for i in range(count)])
-    made.sequence_columns["truncated"] = torch.tensor(truncated, dtype=torch.uint8)
+    result = pack([[1]] * count, [str(i) for i in range(count)])
+    result.sequence_columns["truncated"] = torch.tensor(truncated, dtype=torch.uint8)
     for name, values in rewards.items():
-        made.sequence_columns[f"reward.{name}"] = torch.tensor(values, dtype=torch.float64)
-    return made
+        result.sequence_columns[f"reward.{name}"] = torch.tensor(values, dtype=torch.float64)
+    return result
 
 
 def reward(name: str = "a", **fields: object) -> Reward:
     return Reward.model_validate({"name": name, "function": FUNCTION, **fields})
 
 
-def test_the_weighted_sum_and_its_figures() -> None:
-    made = batch([0, 0], a=[1.0, 3.0], b=[10.0, 20.0])
-    metrics = combine(made, [reward("a", weight=2), reward("b", weight=-0.1)], 1, {})
+def test_weighted_sum_and_metrics() -> None:
+    result = batch([0, 0], a=[1.0, 3.0], b=[10.0, 20.0])
+    metrics = combine(result, [reward("a", weight=2), reward("b", weight=-0.1)], 1, {})
     # 2 x 1 - 0.1 x 10 = 1, 2 x 3 - 0.1 x 20 = 4
-    assert made.sequence("rewards").tolist() == [1.0, 4.0]
+    assert result.sequence("rewards").tolist() == [1.0, 4.0]
     assert metrics == pytest.approx(
         {
             "reward/mean": 2.5,
@@ -46,11 +46,11 @@ def test_the_weighted_sum_and_its_figures() -> None:
 
 
 def test_fixed_moments_then_clip_then_the_truncated_value() -> None:
-    made = batch([0, 0, 1], a=[5.0, 20.0, 7.0])
+    result = batch([0, 0, 1], a=[5.0, 20.0, 7.0])
     spec = reward(standardize={"fixed": {"mean": 3, "std": 2}}, clip=3, truncatedValue=-4)
-    combine(made, [spec], 1, {})
+    combine(result, [spec], 1, {})
     # (5 - 3) / 2 = 1; (20 - 3) / 2 = 8.5, clipped to 3; truncated: -4 as it stands, not clipped
-    assert made.sequence("rewards").tolist() == [1.0, 3.0, -4.0]
+    assert result.sequence("rewards").tolist() == [1.0, 3.0, -4.0]
 
 
 def test_first_steps_are_counted_and_kept() -> None:
@@ -79,15 +79,15 @@ def test_running_moments_are_of_all_steps() -> None:
 
 def test_truncated_responses_do_not_count_where_they_are_given_a_value() -> None:
     state: dict[str, dict[str, float]] = {}
-    made = batch([0, 0, 1], a=[1.0, 5.0, 1000.0])
-    combine(made, [reward(standardize={"running": {}}, truncatedValue=-1)], 1, state)
-    assert made.sequence("rewards").tolist() == [-1.0, 1.0, -1.0]
+    result = batch([0, 0, 1], a=[1.0, 5.0, 1000.0])
+    combine(result, [reward(standardize={"running": {}}, truncatedValue=-1)], 1, state)
+    assert result.sequence("rewards").tolist() == [-1.0, 1.0, -1.0]
     counted: dict[str, dict[str, float]] = {}
     combine(batch([0, 0, 1], a=[1.0, 5.0, 1000.0]), [reward(standardize={"running": {}})], 1, counted)
     assert (state["a"]["count"], counted["a"]["count"]) == (2, 3)
 
 
-def test_rewards_that_are_all_alike_are_not_blown_up() -> None:
+def test_equal_rewards_are_not_amplified() -> None:
     state: dict[str, dict[str, float]] = {}
     spec = [reward(standardize={"firstSteps": {"steps": 1}})]
     alike = batch([0] * 3, a=[0.1] * 3)
@@ -103,14 +103,14 @@ def test_rewards_that_are_all_alike_are_not_blown_up() -> None:
 
 
 def test_all_truncated_is_finite() -> None:
-    made = batch([1, 1], a=[2.0, 3.0])
-    metrics = combine(made, [reward(standardize={"firstSteps": {"steps": 1}}, truncatedValue=-3)], 1, {})
-    assert made.sequence("rewards").tolist() == [-3.0, -3.0]
+    result = batch([1, 1], a=[2.0, 3.0])
+    metrics = combine(result, [reward(standardize={"firstSteps": {"steps": 1}}, truncatedValue=-3)], 1, {})
+    assert result.sequence("rewards").tolist() == [-3.0, -3.0]
     assert all(math.isfinite(value) for value in metrics.values())
 
 
 @given(st.lists(st.lists(st.floats(-1e3, 1e3), max_size=6), min_size=1, max_size=6))
-def test_moments_do_not_depend_on_how_the_values_come(parts: list[list[float]]) -> None:
+def test_moments_are_independent_of_batching(parts: list[list[float]]) -> None:
     moments = {"count": 0.0, "mean": 0.0, "squares": 0.0}
     for part in parts:
         moments = merged(moments, torch.tensor(part, dtype=torch.float64))

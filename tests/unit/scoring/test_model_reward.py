@@ -1,4 +1,4 @@
-"""Token scores to one score a sequence, several scores to one reward, several models to one."""
+"""Pooling of token scores, weighting of several scores, ensembles."""
 
 import pytest
 import torch
@@ -12,9 +12,9 @@ from kubealign_services.scoring.models import Ensemble, ModelReward, NonFiniteSc
 
 
 def batch() -> Batch:
-    made = pack([[5, 6, 7], [5, 8]], ["a", "b"])
-    made.token_columns["loss_mask"] = torch.tensor([0, 1, 1, 0, 1], dtype=torch.uint8)
-    return made
+    result = pack([[5, 6, 7], [5, 8]], ["a", "b"])
+    result.token_columns["loss_mask"] = torch.tensor([0, 1, 1, 0, 1], dtype=torch.uint8)
+    return result
 
 
 def forward(values: list[float]) -> ModelReward:
@@ -32,13 +32,13 @@ def test_pooling() -> None:
     assert last.score(batch()).tolist() == [3.0, 5.0]
 
 
-def test_a_score_that_is_no_number_names_its_sample() -> None:
+def test_non_finite_score_names_its_sample() -> None:
     with pytest.raises(NonFiniteScore, match="no finite score for b"):
         forward([1.0, 2.0, 3.0, 4.0, float("nan")]).score(batch())
 
 
 def of_two(scores: list[tuple[float, float]], **weights: float) -> ModelReward:
-    """A model with the scores good and long: those of the last token of each sequence."""
+    """Return a model with the scores good and long, read at the last token of each sequence."""
     values = torch.full((5, 2), -7.0)
     values[[2, 4]] = torch.tensor(scores, dtype=torch.float32)
     return ModelReward(
@@ -46,7 +46,7 @@ def of_two(scores: list[tuple[float, float]], **weights: float) -> ModelReward:
     )
 
 
-def test_several_scores_are_weighed_by_name() -> None:
+def test_scores_are_weighted_by_name() -> None:
     # 0.5 * 2 - 1 * 3 = -2;  0.5 * 1 - 1 * 0 = 0.5
     scored = of_two([(2, 3), (1, 0)], good=0.5, long=-1).read(batch())
     assert scored.rewards.tolist() == [-2, 0.5]
@@ -63,12 +63,12 @@ def test_one_score_has_no_attributes() -> None:
     assert forward([1.0, 2.0, 3.0, 4.0, 5.0]).read(batch()).attributes == {}
 
 
-def test_an_unknown_attribute_is_named_with_those_there_are() -> None:
+def test_unknown_attribute_lists_the_scores() -> None:
     with pytest.raises(UnknownAttribute, match="has no score kind; it gives good, long"):
         attribute_weights(("good", "long"), {"good": 1, "kind": 1})
 
 
-def test_an_infinite_attribute_is_found_though_it_weighs_nothing() -> None:
+def test_infinite_attribute_of_weight_zero_is_found() -> None:
     with pytest.raises(NonFiniteScore, match="no finite score for b"):
         of_two([(2, 3), (1, float("inf"))], good=1).read(batch())
 
@@ -91,7 +91,7 @@ def test_an_ensemble_by_hand(aggregate: Aggregate, rewards: list[float], good: l
     assert scored.disagreement.tolist() == pytest.approx([(8 / 3) ** 0.5] * 2)
 
 
-def test_the_models_of_an_ensemble_score_the_same() -> None:
+def test_ensemble_models_must_have_the_same_scores() -> None:
     one, two = forward([0.0] * 5), of_two([(2, 3), (1, 0)])
     with pytest.raises(UnknownAttribute, match=r"models\[1\] gives the scores good, long; models\[0\] gives"):
         Ensemble([one, two], Aggregate.MEAN)

@@ -1,4 +1,4 @@
-"""What a scorer does with the bus."""
+"""Score worker on the bus."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _SECONDS = 10
 
 
 class _Together(MemoryBus):
-    """Stores a score when all of them are on their way."""
+    """A bus that stores a score once all of them are in flight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ async def _score(rollouts: Sequence[rollout_pb2.Rollout]) -> list[scoring_pb2.Sc
     return [scoring_pb2.Score(group_id=each.group_id, sample=each.sample, reward=1.0) for each in rollouts]
 
 
-async def test_scores_do_not_wait_for_one_another() -> None:
+async def test_scores_are_published_concurrently() -> None:
     bus = _Together()
     for sample in range(_SAMPLES):
         rollout = rollout_pb2.Rollout(fence=1, group_id="0/1", sample=sample, purpose="train")
@@ -36,12 +36,12 @@ async def test_scores_do_not_wait_for_one_another() -> None:
     worker = asyncio.create_task(ScoreWorker(bus, "reward-even", frozenset({"train"}), _score).run())
     try:
         async with asyncio.timeout(_SECONDS):
-            found: list[int] = []
-            while len(found) < _SAMPLES:
+            result: list[int] = []
+            while len(result) < _SAMPLES:
                 for delivery in await bus.pull("scores", "driver", _SAMPLES, 1.0):
-                    found.append(scoring_pb2.Score.FromString(delivery.data).sample)
+                    result.append(scoring_pb2.Score.FromString(delivery.data).sample)
                     await delivery.ack()
     finally:
         worker.cancel()
         await asyncio.gather(worker, return_exceptions=True)
-    assert sorted(found) == list(range(_SAMPLES))
+    assert sorted(result) == list(range(_SAMPLES))

@@ -1,4 +1,4 @@
-"""The job's CA: what its certificates say, whom OpenSSL lets them talk to, and who can read the files."""
+"""Certificate authority of a job: certificates, handshakes, and file permissions."""
 
 import ssl
 import stat
@@ -17,7 +17,7 @@ HOUR = timedelta(hours=1)
 
 
 def shake_hands(server: TlsFiles, client: TlsFiles, host: str = "localhost") -> None:
-    """A whole mutual-TLS handshake in memory. Raises ssl.SSLError where one side refuses the other."""
+    """Run a mutual TLS handshake in memory. Raises ssl.SSLError if a side rejects the other."""
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(server.ca))
     serving.verify_mode = ssl.CERT_REQUIRED
     serving.load_cert_chain(server.certificate, server.key)
@@ -43,7 +43,7 @@ def names_of(certificate: x509.Certificate) -> x509.SubjectAlternativeName:
     return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
 
 
-def test_a_certificate_names_the_job_the_role_and_the_hosts() -> None:
+def test_certificate_names_job_role_and_hosts() -> None:
     issued = Authority.create("sums", HOUR).issue(Role.TRAINER, ["trainer.svc", "10.0.0.7"])
     certificate = x509.load_pem_x509_certificate(issued.certificate_pem)
     names = names_of(certificate)
@@ -55,7 +55,7 @@ def test_a_certificate_names_the_job_the_role_and_the_hosts() -> None:
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
-def test_certificates_last_as_long_as_their_authority() -> None:
+def test_certificates_expire_with_their_authority() -> None:
     before = datetime.now(UTC)
     authority = Authority.create("sums", timedelta(days=30))
     certificate = x509.load_pem_x509_certificate(authority.issue(Role.DRIVER).certificate_pem)
@@ -74,7 +74,7 @@ def test_roles_of_one_job_trust_each_other(tmp_path: Path) -> None:
 
 def test_another_jobs_certificate_is_refused(tmp_path: Path) -> None:
     trainer = write_tls(tmp_path / "a", Authority.create("sums", HOUR), Role.TRAINER)
-    # The same name of the job: the signature decides, not the name.
+    # The job has the same name: the signature decides, not the name.
     stranger = write_tls(tmp_path / "b", Authority.create("sums", HOUR), Role.DRIVER)
     with pytest.raises(ssl.SSLError, match=r"(?i)certificate.verify.failed"):
         shake_hands(trainer, stranger)
@@ -83,14 +83,14 @@ def test_another_jobs_certificate_is_refused(tmp_path: Path) -> None:
         shake_hands(trainer, forger)
 
 
-def test_a_server_at_another_host_is_refused(tmp_path: Path) -> None:
+def test_wrong_host_is_refused(tmp_path: Path) -> None:
     authority = Authority.create("sums", HOUR)
     trainer = write_tls(tmp_path, authority, Role.TRAINER, ["trainer.svc"])
     with pytest.raises(ssl.SSLCertVerificationError, match=r"(?i)hostname mismatch"):
         shake_hands(trainer, write_tls(tmp_path, authority, Role.DRIVER), host="localhost")
 
 
-def test_files_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+def test_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     folder = tmp_path / "tls"
     folder.mkdir(mode=0o755)
     (folder / "trainer-key.pem").write_text("an older, open file")
@@ -101,7 +101,7 @@ def test_files_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["ca.pem", "trainer-key.pem", "trainer.pem"]
 
 
-def test_a_saved_authority_issues_what_the_first_one_trusts(tmp_path: Path) -> None:
+def test_loaded_authority_issues_trusted_certificates(tmp_path: Path) -> None:
     authority = Authority.create("sums", HOUR)
     authority.save(tmp_path)
     again = Authority.load(tmp_path)
@@ -111,7 +111,7 @@ def test_a_saved_authority_issues_what_the_first_one_trusts(tmp_path: Path) -> N
     )
 
 
-def test_a_key_of_another_authority_is_refused(tmp_path: Path) -> None:
+def test_key_of_another_authority_is_refused(tmp_path: Path) -> None:
     Authority.create("sums", HOUR).save(tmp_path)
     other = tmp_path / "other"
     other.mkdir()
@@ -122,7 +122,7 @@ def test_a_key_of_another_authority_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["", "trainer:50051", "http://trainer"])
-def test_a_host_that_is_none_is_named(host: str) -> None:
+def test_invalid_host_is_named(host: str) -> None:
     with pytest.raises(ValueError, match="neither an IP address nor a host name"):
         Authority.create("sums", HOUR).issue(Role.TRAINER, [host])
 

@@ -1,4 +1,4 @@
-"""Small whole jobs to break, and files to write them to."""
+"""Fixtures of the spec tests: complete job documents and job files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +12,15 @@ from support.bad_specs import whole_job
 
 @pytest.fixture
 def document() -> Callable[..., dict[str, Any]]:
-    """document(algorithm, {dotted place: value}): a whole job, so changed; `...` removes what is there."""
+    """Return document(algorithm, {dotted path: value}): a complete job with changes; `...` removes a value.
+    """
 
     return whole_job
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """write(documents or text, ...): the path of a job file in a fresh folder."""
+    """Return write(documents or text, ...), which writes a job file to a new folder and returns its path."""
 
     def save(*documents: Any, name: str = "jobs.yaml") -> Path:
         path = tmp_path / name

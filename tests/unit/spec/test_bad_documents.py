@@ -1,4 +1,4 @@
-"""One thing wrong at a time: exactly one error, at the right place, in words that say what to do."""
+"""Invalid documents with one wrong field each: exactly one error, with the field's path and a remedy."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ Write = Callable[..., Path]
 
 
 @pytest.mark.parametrize("bad", BAD, ids=name_of)
-def test_one_error_with_place_and_remedy(bad: dict[str, Any], write: Write) -> None:
+def test_each_invalid_field_gives_one_error_with_path_and_remedy(bad: dict[str, Any], write: Write) -> None:
     with pytest.raises(SpecErrors) as caught:
         load_jobs(write(bad_job(bad)))
     assert [error.path for error in caught.value.errors] == [bad["path"]]
@@ -27,6 +27,6 @@ def test_one_error_with_place_and_remedy(bad: dict[str, Any], write: Write) -> N
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_jobs_that_are_broken_here_are_right_before(algorithm: str, document: Make, write: Write) -> None:
+def test_the_unchanged_jobs_are_valid(algorithm: str, document: Make, write: Write) -> None:
     (job,) = load_jobs(write(document(algorithm)))
     assert job.name == algorithm.lower()

@@ -1,4 +1,4 @@
-"""What becomes of responses in the making, where the job does not say."""
+"""Default treatment of unfinished responses at a refit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from kubealign.spec.rollout import InFlight
 
 STALE = "spec.algorithm.rloo.maxStaleness"
 ENGINE = "spec.rollout.engine"
-TOLD = "spec.rollout.refit"
+REFIT = "spec.rollout.refit"
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,12 @@ TOLD = "spec.rollout.refit"
         ({STALE: 2, ENGINE: {"triton": {}}}, InFlight.INTERRUPT),
         ({STALE: 2, ENGINE: {"vllm": {}}}, InFlight.DRAIN),
         ({STALE: 2, ENGINE: {"tensorrtLLM": {}}}, InFlight.DRAIN),
-        ({STALE: 2, TOLD: {"inFlight": "Drain"}}, InFlight.DRAIN),
-        ({STALE: 2, TOLD: {"inFlight": "Continue"}}, InFlight.CONTINUE),
-        ({TOLD: {"inFlight": "Interrupt"}}, InFlight.INTERRUPT),
+        ({STALE: 2, REFIT: {"inFlight": "Drain"}}, InFlight.DRAIN),
+        ({STALE: 2, REFIT: {"inFlight": "Continue"}}, InFlight.CONTINUE),
+        ({REFIT: {"inFlight": "Interrupt"}}, InFlight.INTERRUPT),
     ],
 )
-def test_an_asynchronous_job_interrupts_where_its_engine_can(
+def test_default_in_flight_policy(
     changes: dict[str, Any], expected: InFlight, document: Callable[..., dict[str, Any]]
 ) -> None:
     assert AlignmentJob.model_validate(document("rloo", changes)).spec.in_flight is expected

@@ -1,4 +1,4 @@
-"""Files to jobs: lines, parameters, overrides, paths, and what is wrong between documents."""
+"""Loading of job files: lines, parameters, overrides, paths, and errors between documents."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_a_missing_parameter_is_one_error_with_its_line(write: Write) -> None:
     ]
 
 
-def test_a_parameter_that_nothing_reads_is_an_error(write: Write) -> None:
+def test_an_unused_parameter_is_an_error(write: Write) -> None:
     given_parameters = {"SEED": "1", "MODELS": "m", "STEP": "5"}
     assert failures(write(SFT), parameters=given_parameters) == [
         "--param STEP: no document has this parameter: did you mean STEPS? there are MODELS, SEED, STEPS"
@@ -66,7 +66,7 @@ def test_a_parameter_that_nothing_reads_is_an_error(write: Write) -> None:
 @pytest.mark.parametrize("malformed", ["${", "${1}", "${A-b}", "${A"])
 def test_a_malformed_parameter(malformed: str, document: Make, write: Write) -> None:
     (error,) = failures(write(document("sft", {"spec.policy.model.path": malformed})))
-    assert "is no parameter: write ${NAME}" in error
+    assert "is not a parameter: write ${NAME}" in error
 
 
 def test_a_parameter_takes_the_type_of_its_field(document: Make, write: Write) -> None:
@@ -83,7 +83,7 @@ def test_a_parameter_takes_the_type_of_its_field(document: Make, write: Write) -
     assert job.spec.max_steps == 7
 
 
-def test_a_parameter_in_free_form_is_read_as_yaml_reads_it(document: Make, write: Write) -> None:
+def test_a_parameter_in_an_untyped_field_is_parsed_as_yaml(document: Make, write: Write) -> None:
     sizes = {"hidden_size": "${SIZE}", "model_type": "${KIND}"}
     model = {"config": {"architecture": sizes, "tokenizer": {"path": "t"}}}
     (job,) = load_jobs(write(document("sft", {"spec.policy.model": model})), {"SIZE": "64", "KIND": "llama"})
@@ -91,12 +91,12 @@ def test_a_parameter_in_free_form_is_read_as_yaml_reads_it(document: Make, write
     assert job.spec.policy.model.config.architecture == {"hidden_size": 64, "model_type": "llama"}
 
 
-def test_the_line_is_that_of_the_field_not_of_what_is_in_it(document: Make, write: Write) -> None:
+def test_an_error_has_the_line_of_the_field(document: Make, write: Write) -> None:
     (error,) = failures(path := write(document("rloo", {"spec.critic": {"ranks": 1}})))
     assert path.read_text().splitlines()[int(error.split(":")[0]) - 1] == "  critic:"
 
 
-def test_a_parameter_is_never_more_than_a_value(document: Make, write: Write) -> None:
+def test_a_parameter_cannot_inject_yaml(document: Make, write: Write) -> None:
     path = write(document("sft", {"spec.policy.model.path": "${P}"}))
     (job,) = load_jobs(path, {"P": "/a: {b: c}"})
     assert job.spec.policy.model.path == "/a: {b: c}"
@@ -107,7 +107,7 @@ KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9]{0,6}", fullmatch=True)
 
 
 @given(st.text(), st.dictionaries(KEYS, st.text(), max_size=3))
-def test_substitution_gives_back_what_was_given(text: str, parameters: dict[str, str]) -> None:
+def test_substitution_returns_the_given_values(text: str, parameters: dict[str, str]) -> None:
     escaped = text.replace("${", "$${")
     used: set[str] = set()
     if "$$${" not in escaped:
@@ -119,7 +119,7 @@ def test_substitution_gives_back_what_was_given(text: str, parameters: dict[str,
 
 
 @given(st.lists(KEYS, min_size=1, max_size=4), SCALARS, SCALARS)
-def test_an_override_sets_its_place_and_nothing_else(keys: list[str], value: Any, other: Any) -> None:
+def test_an_override_changes_only_its_path(keys: list[str], value: Any, other: Any) -> None:
     document = Document(0, {"metadata": {"name": "job"}, "spec": {"-other": other}}, {})
     text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
     override = Override.parse(f"job:spec.{'.'.join(keys)}={text}")
@@ -134,7 +134,7 @@ def test_an_override_sets_its_place_and_nothing_else(keys: list[str], value: Any
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
-def test_every_number_that_python_writes_is_read_as_that_number(number: float) -> None:
+def test_numbers_in_python_notation_are_parsed_as_numbers(number: float) -> None:
     assert plain(repr(number)) == number
     assert type(plain(repr(number))) is type(number)
 
@@ -177,8 +177,8 @@ def test_overrides(document: Make, write: Write) -> None:
     [
         ("spec.seed", ["--set spec.seed: must be PATH=VALUE"]),
         ("seed=2", ["did you mean spec.seed?"]),
-        ("spec..seed=2", ["is no place in a job"]),
-        ("spec.rewards[x]=2", ["is no place in a job"]),
+        ("spec..seed=2", ["is not a path in a job"]),
+        ("spec.rewards[x]=2", ["is not a path in a job"]),
         ("rlo:spec.seed=2", ["there is no job rlo: did you mean rloo? there are sft, rloo"]),
         ("rloo:spec.maxSteps.x=2", ["spec.maxSteps is neither an object nor a list"]),
         ("rloo:spec.rewards[1].weight=2", ["spec.rewards has no entry 1: it has 1 (exact)"]),
@@ -233,7 +233,7 @@ def test_every_error_of_every_document_at_once(document: Make, write: Write) -> 
         ("[" * 3000, " is not a job: its values are nested too deeply"),
     ],
 )  # fmt: skip
-def test_texts_that_are_no_job(text: str, error: str, write: Write) -> None:
+def test_texts_that_are_not_jobs(text: str, error: str, write: Write) -> None:
     (found,) = failures(write(text))
     assert found.endswith(error)
 
@@ -241,19 +241,19 @@ def test_texts_that_are_no_job(text: str, error: str, write: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("a: 1\nb: 2\na: 3\n", "line 3: a: is there twice, first in line 1"),
-        ("a: !!binary x\n", "line 1: a: has the tag !!binary, which a job has no use for: remove it"),
+        ("a: 1\nb: 2\na: 3\n", "line 3: a: occurs twice, first in line 1"),
+        ("a: !!binary x\n", "line 1: a: has the tag !!binary, which jobs do not support: remove it"),
         ("a: &x [*x]\n", "line 1: a[0]: refers to itself: write the value out"),
-        ("a: !!int x\n", 'line 1: a: is tagged as int and is none (it holds "x")'),
+        ("a: !!int x\n", 'line 1: a: is tagged as int but is not one (it holds "x")'),
         ("? [1]\n: 2\n", "line 1: has a field whose name is not text"),
     ],
 )
-def test_yaml_that_a_job_has_no_use_for(text: str, error: str) -> None:
+def test_unsupported_yaml_is_an_error(text: str, error: str) -> None:
     _, errors = documents(text, {}, set())
     assert [str(found) for found in errors] == [error]
 
 
-def test_aliases_cannot_blow_up() -> None:
+def test_alias_expansion_is_limited() -> None:
     text = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9))
     _, errors = documents(text, {}, set())
     assert "stand for more than 100000 values" in str(errors[0])
@@ -269,17 +269,17 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert failures(tmp_path / "none.yaml") == [" there is no such file"]
     assert failures(tmp_path) == [" is a folder: name the file in it"]
     (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\n")
-    assert failures(tmp_path / "bytes.yaml") == [" is no UTF-8 text: byte 3 is not"]
+    assert failures(tmp_path / "bytes.yaml") == [" is not UTF-8 text: byte 3 is invalid"]
 
 
-def test_two_jobs_of_one_name(document: Make, write: Write) -> None:
+def test_duplicate_job_names_are_errors(document: Make, write: Write) -> None:
     (error,) = failures(write(document("sft"), document("rloo", {"metadata.name": "sft"})))
     assert error.endswith(
         "metadata.name: another job of this file has this name, in line 4: rename one (it holds sft)"
     )
 
 
-def test_results_must_fit_what_they_are_used_for(document: Make, write: Write) -> None:
+def test_result_kinds_must_fit_their_field(document: Make, write: Write) -> None:
     path = write(
         document("sft", {"spec.policy.model": {"job": {"name": "rewardmodel"}}}),
         document("rewardModel"),
@@ -296,7 +296,7 @@ def test_results_must_fit_what_they_are_used_for(document: Make, write: Write) -
     )
 
 
-def test_rows_come_from_jobs_that_make_data(document: Make, write: Write) -> None:
+def test_rows_must_come_from_data_jobs(document: Make, write: Write) -> None:
     rows = {"spec.data.demonstrations.source": {"job": {"name": "rloo"}}}
     (error,) = failures(write(document("sft", rows), document("rloo")))
     place = "sft: spec.data.demonstrations.source.job.name"
@@ -306,7 +306,7 @@ def test_rows_come_from_jobs_that_make_data(document: Make, write: Write) -> Non
     assert [job.name for job in jobs] == ["sft", "rloo"]
 
 
-def test_jobs_that_wait_for_one_another(document: Make, write: Write) -> None:
+def test_dependency_cycles_have_a_line(document: Make, write: Write) -> None:
     path = write(
         document("sft", {"spec.policy.model": {"job": {"name": "rloo"}}}),
         document("rloo", {"spec.policy.model": {"job": {"name": "sft"}}}),
@@ -317,7 +317,7 @@ def test_jobs_that_wait_for_one_another(document: Make, write: Write) -> None:
     assert "name: " in path.read_text().splitlines()[line - 1]
 
 
-def test_a_parameter_of_one_file_is_no_error_in_another(document: Make, write: Write) -> None:
+def test_a_parameter_needs_to_be_used_in_one_file_only(document: Make, write: Write) -> None:
     first = write(document("sft", {"spec.policy.model.path": "${P}"}), name="first.yaml")
     second = write(document("rloo"), name="second.yaml")
     files, errors = load_files([first, second], {"P": "x"}, ["sft:spec.seed=4"])

@@ -1,4 +1,4 @@
-"""Which processes each kind of job has."""
+"""Processes of each kind of job."""
 
 from collections.abc import Callable
 from typing import Any
@@ -78,7 +78,7 @@ def test_the_processes_of_a_job(
     assert names(document(algorithm, changes)) == expected.split()
 
 
-def test_a_process_in_full(document: Make) -> None:
+def test_all_fields_of_the_processes(document: Make) -> None:
     job = AlignmentJob.model_validate(
         document("ppo", {"spec.trainer.ranks": 2, "spec.validation": VALIDATION})
     )
@@ -95,7 +95,7 @@ def test_a_process_in_full(document: Make) -> None:
         world_size=2,
         after=("prepare",),
     )
-    # It streams its part of the weights; the critic sends nobody any.
+    # Each trainer rank serves its part of the weights; the critic sends no weights.
     assert all(process.serves == (process.rank == 0) for process in roles(job) if process.group == "critic")
     assert found["reward-short-0"] == Process(
         "reward-short-0",
@@ -119,8 +119,7 @@ def test_a_process_in_full(document: Make) -> None:
 
 
 def test_a_worker_of_several_processes(document: Make) -> None:
-    """The first serves and is called as the worker; each worker is one unit, with a place of its own to
-    meet."""
+    """Rank 0 serves and has the worker's name; each worker is one unit with its own rendezvous."""
     shared = {"engine": {"torch": {"tensorParallel": 3}}, "replicas": 2}
     job = AlignmentJob.model_validate(document("rloo", {"spec.rollout": shared, "spec.trainer.ranks": 2}))
     workers = [process for process in roles(job) if process.group == "rollout"]
@@ -142,7 +141,7 @@ def test_a_worker_of_several_processes(document: Make) -> None:
     assert others["driver"] == ("driver", "driver")
 
 
-def test_where_the_rollout_workers_run(document: Make) -> None:
+def test_rollout_workers_in_the_trainers_processes(document: Make) -> None:
     def found(**rollout: Any) -> tuple[Process, ...]:
         return roles(AlignmentJob.model_validate(document("rloo", {"spec.rollout": rollout})))
 
@@ -160,7 +159,7 @@ def test_where_the_rollout_workers_run(document: Make) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["sft", "rewardModel", "ppo", "rloo", "grpo"])
-def test_processes_come_after_what_they_wait_for(algorithm: str, document: Make) -> None:
+def test_processes_follow_the_groups_they_wait_for(algorithm: str, document: Make) -> None:
     job = AlignmentJob.model_validate(document(algorithm, {"spec.trainer.ranks": 3}))
     groups: set[str] = set()
     for process in roles(job):
@@ -172,7 +171,7 @@ def test_processes_come_after_what_they_wait_for(algorithm: str, document: Make)
     assert serving == ([0, 1, 2] if job.spec.samples else [0])
 
 
-def test_what_is_left_out_is_filled_in(document: Make) -> None:
+def test_effective_fields_have_defaults(document: Make) -> None:
     spec = AlignmentJob.model_validate(document("ppo")).spec
     assert spec.samples and spec.uses_reference
     assert spec.effective_critic is not None and spec.effective_critic.model == Model(path="reward")
@@ -192,7 +191,7 @@ def test_what_is_left_out_is_filled_in(document: Make) -> None:
     assert given.effective_reference == given.reference
 
 
-def test_the_critic_starts_from_the_first_reward_that_is_a_model(document: Make) -> None:
+def test_the_critic_is_initialised_from_the_first_model_reward(document: Make) -> None:
     rewards = [
         {"name": "format", "function": {"module": "a:b"}},
         {"name": "first", "model": {"path": "first"}},

@@ -1,4 +1,4 @@
-"""A job written and read again is the same job."""
+"""Round trips of a job through YAML and JSON."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ CHANGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("algorithm", ["sft", "rewardModel", "ppo", "rloo", "grpo"])
 @pytest.mark.parametrize("changes", [{}, CHANGES], ids=["defaults", "changed"])
-def test_yaml(algorithm: str, changes: dict[str, Any], document: Make) -> None:
+def test_yaml_round_trip(algorithm: str, changes: dict[str, Any], document: Make) -> None:
     job = AlignmentJob.model_validate(document(algorithm, changes))
     text = job.to_yaml()
     assert AlignmentJob.from_yaml(text) == job
@@ -32,20 +32,20 @@ def test_yaml(algorithm: str, changes: dict[str, Any], document: Make) -> None:
     assert "null" not in text
 
 
-def test_a_job_made_in_python_is_written_whole(document: Make) -> None:
+def test_a_job_built_in_python_is_written_completely(document: Make) -> None:
     job = AlignmentJob.model_validate(document("ppo"))
     filled = job.spec.model_copy(update={"critic": job.spec.effective_critic})
     text = job.model_copy(update={"spec": filled}).to_yaml()
     assert AlignmentJob.from_yaml(text).spec.critic == job.spec.effective_critic
 
 
-def test_relative_paths_of_a_text_stay_as_they_are(document: Make) -> None:
+def test_relative_paths_of_a_text_are_unchanged(document: Make) -> None:
     job = AlignmentJob.from_yaml(yaml.safe_dump(document("sft")))
     assert job.spec.policy.model.path == "policy"
 
 
 @pytest.mark.parametrize("by_alias", [True, False])
-def test_json(by_alias: bool, document: Make) -> None:
+def test_json_round_trip(by_alias: bool, document: Make) -> None:
     job = AlignmentJob.model_validate(document("ppo", CHANGES))
     assert AlignmentJob.model_validate_json(job.model_dump_json(by_alias=by_alias)) == job
 
@@ -59,7 +59,7 @@ def test_json(by_alias: bool, document: Make) -> None:
         ("metadata: {name: x}\n", "x: spec: is required"),
     ],
 )
-def test_bad_texts(text: str, error: str) -> None:
+def test_invalid_texts(text: str, error: str) -> None:
     with pytest.raises(SpecErrors) as caught:
         AlignmentJob.from_yaml(text)
     assert error in str(caught.value)

@@ -1,4 +1,4 @@
-"""`kubealign validate`, as a process."""
+"""The command `kubealign validate`, run as a process."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def kubealign(*arguments: str | Path, code: str = "") -> subprocess.CompletedPro
     )
 
 
-def test_files_that_are_right(document: Make, write: Write) -> None:
+def test_valid_files(document: Make, write: Write) -> None:
     one, two = write(document("sft"), name="a.yaml"), write(document("rloo"), document("ppo"), name="b.yaml")
     done = kubealign("validate", one, two, "--set", "ppo:spec.seed=3")
     assert (done.returncode, done.stderr) == (0, "")
@@ -51,7 +51,7 @@ def test_every_error_of_every_file(document: Make, write: Write, tmp_path: Path)
     assert "\x1b" not in done.stderr
 
 
-def test_what_is_wrong_with_the_command_alone(document: Make, write: Write) -> None:
+def test_an_unused_parameter_is_reported(document: Make, write: Write) -> None:
     path = write(document("sft"))
     done = kubealign("validate", path, "--param", "P=1")
     assert done.returncode == 3
@@ -68,7 +68,7 @@ def test_the_version() -> None:
     assert kubealign("--version").stdout == f"kubealign {__version__}\n"
 
 
-def test_help_is_light() -> None:
+def test_help_imports_no_heavy_library() -> None:
     code = f"""
 import sys
 import kubealign

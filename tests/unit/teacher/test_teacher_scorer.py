@@ -1,4 +1,4 @@
-"""The teacher's candidates are those of its whole distribution."""
+"""Teacher candidates from the whole distribution."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ SEQUENCES = [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10]]
 
 
 class Computing:
-    """As much of a context as a scorer uses."""
+    """The part of a context that a scorer uses."""
 
     async def compute(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
@@ -50,7 +50,7 @@ def scorer(model: FrozenModel, candidates: int, temperature: float, vocabulary: 
 
 
 def one(tokens: list[int]) -> Batch:
-    """Two prompt tokens, or one where there are but two."""
+    """Return a batch with two prompt tokens, or one if the sequence has only two tokens."""
     batch = pack([tokens], ["0/0"])
     prompt = 2 if len(tokens) > 2 else 1
     batch.token_columns["loss_mask"] = (batch.positions >= prompt).to(torch.uint8)
@@ -59,7 +59,7 @@ def one(tokens: list[int]) -> Batch:
 
 @pytest.mark.parametrize(("vocabulary", "candidates"), [(VOCABULARY, 4), (VOCABULARY, 99), (20, 4), (20, 20)])
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
-async def test_the_likeliest_of_the_whole_distribution(
+async def test_candidates_are_the_most_likely_of_the_whole_distribution(
     vocabulary: int, candidates: int, temperature: float, folder: Path
 ) -> None:
     model = FrozenModel.load(folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, microbatch_tokens=6)
@@ -71,20 +71,20 @@ async def test_the_likeliest_of_the_whole_distribution(
     scores = await scorer(model, candidates, temperature, vocabulary)(rollouts)
     assert [score.group_id for score in scores] == ["0", "1", "2"]
     for score, tokens in zip(scores, SEQUENCES, strict=True):
-        found = decode_columns(score.candidates, score.candidates_digest)
+        columns = decode_columns(score.candidates, score.candidates_digest)
         with torch.no_grad():
             logits = plain(torch.tensor([tokens])).logits[0, :, :vocabulary] / temperature
         prompt = 2 if len(tokens) > 2 else 1
-        # What stands at a token was predicted one place before it; padding of the vocabulary is no token.
-        whole = logits[prompt - 1 : -1].log_softmax(-1)
-        wanted, which = whole.topk(min(candidates, vocabulary), -1)
-        assert found["tokens"].dtype == torch.int32
-        torch.testing.assert_close(found["logprobs"], wanted, atol=1e-5, rtol=0)
-        torch.testing.assert_close(whole.gather(-1, found["tokens"].long()), wanted, atol=1e-5, rtol=0)
-        assert found["tokens"].shape == which.shape
+        # A token is predicted at the position before it; padding of the vocabulary is no token.
+        all_logprobs = logits[prompt - 1 : -1].log_softmax(-1)
+        expected, which = all_logprobs.topk(min(candidates, vocabulary), -1)
+        assert columns["tokens"].dtype == torch.int32
+        torch.testing.assert_close(columns["logprobs"], expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(all_logprobs.gather(-1, columns["tokens"].long()), expected, atol=1e-5, rtol=0)
+        assert columns["tokens"].shape == which.shape
 
 
-async def test_a_teacher_that_gives_no_numbers_fails_for_good(folder: Path) -> None:
+async def test_a_teacher_with_nan_fails_permanently(folder: Path) -> None:
     model = FrozenModel.load(folder, Head.LANGUAGE_MODEL, Precision.FLOAT32, 64)
     head = model._model.vocabulary
     assert head is not None

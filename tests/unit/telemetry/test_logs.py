@@ -1,4 +1,4 @@
-"""One JSON line an event, whatever is logged."""
+"""One JSON line for each log event, whatever is logged."""
 
 import io
 import json
@@ -33,7 +33,7 @@ def only_event(stream: io.StringIO) -> dict[str, object]:
     return event
 
 
-def test_an_event_has_names_message_and_fields(lines: io.StringIO) -> None:
+def test_event_has_names_message_and_fields(lines: io.StringIO) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     logging.getLogger("kubealign_services.trainer").info("step %d done", 7, extra={"step": 7, "seconds": 0.5})
     event = only_event(lines)
@@ -51,7 +51,7 @@ def test_an_event_has_names_message_and_fields(lines: io.StringIO) -> None:
     }
 
 
-def test_what_json_lacks_is_written_out(lines: io.StringIO) -> None:
+def test_values_that_json_lacks_become_text(lines: io.StringIO) -> None:
     extra = {
         "loss": float("nan"),
         "bounds": (1, float("-inf")),

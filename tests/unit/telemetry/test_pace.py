@@ -1,4 +1,4 @@
-"""How busy and how fast, by a clock that the test moves."""
+"""Busy shares and rates, by a clock that the test moves."""
 
 import logging
 
@@ -16,7 +16,7 @@ class Clock:
         return self.now
 
 
-def test_the_share_of_the_time_that_was_worked() -> None:
+def test_busy_share() -> None:
     clock = Clock()
     busy = BusyShare(clock)
     with busy.working():
@@ -27,7 +27,7 @@ def test_the_share_of_the_time_that_was_worked() -> None:
     assert busy.since_asked() == 0.0
 
 
-def test_work_under_way_counts_as_far_as_it_is() -> None:
+def test_work_in_progress_counts_up_to_now() -> None:
     clock = Clock()
     busy = BusyShare(clock)
     with busy.working():
@@ -40,7 +40,7 @@ def test_work_under_way_counts_as_far_as_it_is() -> None:
     assert busy.since_asked() == pytest.approx(0.5)
 
 
-def test_a_rate_is_of_what_was_added() -> None:
+def test_rate_of_growth() -> None:
     clock = Clock()
     rate = Rate(clock)
     clock.now += 5
@@ -50,7 +50,7 @@ def test_a_rate_is_of_what_was_added() -> None:
     assert rate.per_second(60) == 0.0  # no time has passed
 
 
-def test_the_last_error_is_kept_and_a_warning_is_none() -> None:
+def test_last_error_ignores_warnings() -> None:
     kept = LastError()
     log = logging.getLogger("test.last_error")
     log.addHandler(kept)

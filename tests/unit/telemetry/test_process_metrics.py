@@ -1,4 +1,4 @@
-"""What a process counts, and a bus that counts."""
+"""Prometheus metrics of a process, and the instrumented bus."""
 
 from prometheus_client import generate_latest
 
@@ -7,7 +7,7 @@ from kubealign_services.telemetry.metered_bus import MeteredBus
 from kubealign_services.telemetry.metrics import Metrics
 
 
-def test_what_prometheus_reads() -> None:
+def test_exported_metrics() -> None:
     metrics = Metrics("sums", "trainer", "trainer-0")
     metrics.observe_rpc("/kubealign.v1.Trainer/TrainStep", "OK", 1.5)
     metrics.observe_rpc("/kubealign.v1.Trainer/TrainStep", "OK", 2.5)
@@ -32,7 +32,7 @@ def test_processes_do_not_share_a_registry() -> None:
     assert b'kind="prompt"' not in generate_latest(second.registry)
 
 
-async def test_a_metered_bus_counts_what_happens() -> None:
+async def test_instrumented_bus_counts_messages() -> None:
     metrics = Metrics("sums", "driver", "driver")
     bus = MeteredBus(MemoryBus(), metrics.bus_messages)
     for index in range(4):

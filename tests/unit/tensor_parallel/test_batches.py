@@ -1,4 +1,4 @@
-"""What the first process tells the others of a pass arrives whole."""
+"""A batch survives encoding and decoding for the other processes."""
 
 import numpy as np
 from hypothesis import given
@@ -26,8 +26,8 @@ def batches(draw: st.DrawFn) -> RaggedBatch:
 
 
 @given(batch=batches())
-def test_there_and_back(batch: RaggedBatch) -> None:
-    """All but what stands in the tables beyond the longest sequence."""
+def test_encoding_round_trip(batch: RaggedBatch) -> None:
+    """Everything except page-table entries beyond the longest sequence."""
     numbers = numbers_of(batch)
     assert numbers.dtype == np.int64
     found = batch_of(numbers)

@@ -1,4 +1,4 @@
-"""What each process of a shared model holds: the parts tile the whole, and together they compute it."""
+"""Shards of a model: they tile the whole, and together compute it."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def parameters(config: Any) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: str(config.model_type))
-def test_every_part_fits_the_model_of_its_shard(config: Any, size: int) -> None:
+def test_every_slice_fits_the_model_of_its_shard(config: Any, size: int) -> None:
     for rank in range(size):
         shard = Shard(rank, size)
         check_divisible(config, shard)
@@ -56,8 +56,8 @@ def test_every_part_fits_the_model_of_its_shard(config: Any, size: int) -> None:
                 )
 
 
-def test_the_parts_of_a_vocabulary() -> None:
-    """67 rows for three: 23, 23 and 21."""
+def test_vocabulary_shards() -> None:
+    """67 rows for three processes: 23, 23 and 21."""
     whole = torch.arange(67.0)[:, None]
     parts = [piece("model.embed_tokens.weight", whole, Shard(rank, 3)) for rank in range(3)]
     assert [len(part) for part in parts] == [23, 23, 21]
@@ -66,8 +66,8 @@ def test_the_parts_of_a_vocabulary() -> None:
     assert [len(Shard(rank, 7).block(10)) for rank in range(7)] == [2, 2, 2, 2, 2, 0, 0]
 
 
-def test_the_parts_of_an_mlp_compute_the_whole() -> None:
-    """down(up(x)) is the sum of what the shards make of it, the bias added once."""
+def test_mlp_shards_sum_to_the_whole() -> None:
+    """down(up(x)) is the sum of the shards' outputs, with the bias added once."""
     torch.manual_seed(1)
     up, down, bias = (torch.randn(*shape, dtype=torch.float64) for shape in ((36, 24), (24, 36), (24,)))
     x = torch.randn(5, 24, dtype=torch.float64)
@@ -85,7 +85,7 @@ def test_the_parts_of_an_mlp_compute_the_whole() -> None:
 @pytest.mark.parametrize(
     ("layer", "shape"), [("mlp.up_proj", (9, 4)), ("mlp.down_proj", (4, 9)), ("self_attn.other", (4, 4))]
 )
-def test_an_adapters_parts_merge_to_the_parts_of_the_merged(layer: str, shape: tuple[int, int]) -> None:
+def test_merged_adapter_shards_equal_shards_of_the_merged(layer: str, shape: tuple[int, int]) -> None:
     torch.manual_seed(2)
     base = torch.randn(*shape, dtype=torch.float64)
     whole = LowRank(
@@ -121,6 +121,6 @@ def test_an_adapters_parts_merge_to_the_parts_of_the_merged(layer: str, shape: t
         ),
     ],
 )
-def test_what_cannot_be_shared_is_refused(config: Any, size: int, message: str) -> None:
+def test_indivisible_models_are_refused(config: Any, size: int, message: str) -> None:
     with pytest.raises(Indivisible, match=message):
         check_divisible(config, Shard(0, size))

@@ -1,4 +1,4 @@
-"""A tracker beside the job: one that hangs, one that fails, one that is slow."""
+"""Background trackers: one that hangs, one that fails, one that is slow."""
 
 import json
 import threading
@@ -12,13 +12,13 @@ from kubealign_services.telemetry.plain import to_json
 from kubealign_services.trackers import opened as opening
 from kubealign_services.trackers.background import BackgroundTracker
 from kubealign_services.trackers.contract import Ending, Library, NotInstalled
-from kubealign_services.trackers.json_lines import JsonLinesTracker
+from kubealign_services.trackers.json_lines import JsonLinesWriter
 from kubealign_services.trackers.opened import opened, without_pods
 from support.bad_specs import whole_job
 
 
 class Kept:
-    """Keeps what it is given; waits for `go` before each step, where there is one."""
+    """Records its calls; waits for `go` before each step, if it has one."""
 
     def __init__(self, go: threading.Event | None = None) -> None:
         self.steps: list[int] = []
@@ -36,7 +36,7 @@ class Kept:
         self.ending = ending
 
 
-def test_everything_is_written_before_it_ends() -> None:
+def test_queue_is_written_before_close() -> None:
     kept = Kept()
     tracker = BackgroundTracker("kept", lambda: kept)
     for step in range(100):
@@ -47,7 +47,7 @@ def test_everything_is_written_before_it_ends() -> None:
     assert kept.ending is Ending.SUCCEEDED
 
 
-def test_one_that_hangs_costs_figures_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_hanging_tracker_only_drops_metrics(caplog: pytest.LogCaptureFixture) -> None:
     go = threading.Event()
     kept = Kept(go)
     tracker = BackgroundTracker("slow", lambda: kept, waiting=3)
@@ -65,7 +65,7 @@ def test_one_that_hangs_costs_figures_and_nothing_else(caplog: pytest.LogCapture
     assert kept.ending is Ending.STOPPED
 
 
-def test_one_that_cannot_be_opened_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_tracker_that_cannot_be_opened_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     def refuse() -> Kept:
         raise PermissionError("no key")
 
@@ -79,7 +79,7 @@ def test_one_that_cannot_be_opened_warns_once(caplog: pytest.LogCaptureFixture) 
     assert tracker.left_out == 0, "nothing waits for one that has gone"
 
 
-def test_what_is_missing_is_named_before_any_is_begun(
+def test_missing_library_is_named_before_any_tracker_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = whole_job("sft")
@@ -94,7 +94,7 @@ def test_what_is_missing_is_named_before_any_is_begun(
     assert not (tmp_path / "trackers").exists()
 
 
-def test_what_stands_in_a_pod_is_told_to_nobody() -> None:
+def test_pod_templates_are_not_sent_to_trackers() -> None:
     spec = {
         "seed": 1,
         "podTemplate": {"spec": {}},
@@ -103,9 +103,9 @@ def test_what_stands_in_a_pod_is_told_to_nobody() -> None:
     assert without_pods(spec) == {"seed": 1, "rewards": [{"name": "a", "weight": 2.0}]}
 
 
-def test_lines_of_json(tmp_path: Path) -> None:
+def test_json_lines(tmp_path: Path) -> None:
     for fence in (1, 2):
-        tracker = JsonLinesTracker(tmp_path)
+        tracker = JsonLinesWriter(tmp_path)
         tracker.step(3, fence, {"reward/mean": 0.5 * fence, "kl/reference": float("nan")})
         tracker.close(Ending.STOPPED)
     first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())

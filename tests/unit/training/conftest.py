@@ -1,4 +1,4 @@
-"""Tiny models in Hugging Face folders, and an objective that can be worked out by hand."""
+"""Tiny models in Hugging Face folders, and an objective with a closed-form value."""
 
 # mypy: disable-error-code="no-untyped-call"
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ VOCABULARY = 41
 
 @pytest.fixture(autouse=True)
 def no_process_group_stays() -> Iterator[None]:
-    """bf16 on one rank makes a process group of one, which a role keeps until it ends."""
+    """Destroy the process group of one rank that bf16 creates, which a role keeps until it ends."""
     yield
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -31,7 +31,7 @@ def objective() -> MeanNegativeLogprob:
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of two layers with grouped key-value heads, weights large enough to tell differences."""
+    """A Llama of two layers with grouped key-value heads, weights large enough to show differences."""
     return save_causal(_llama_config(), tmp_path_factory.mktemp("llama"))
 
 

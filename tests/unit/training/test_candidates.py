@@ -1,4 +1,4 @@
-"""Log-probabilities of candidates, and the likeliest ones, in chunks."""
+"""Log-probabilities of candidates and of the top-k tokens, in chunks."""
 
 # mypy: disable-error-code="no-untyped-call"
 import pytest
@@ -8,7 +8,7 @@ from kubealign_services.training.torch_backend import chunked_logits
 from kubealign_services.training.torch_backend.candidates import candidate_logprobs, likeliest
 
 
-def test_by_hand() -> None:
+def test_logprobs_match_hand_computed_values() -> None:
     # hidden 1, weights log 1, log 2, log 3: probabilities 1/6, 2/6, 3/6. At temperature 1/2 the logits
     # double: 1, 4, 9 of 14.
     weight, hidden = torch.tensor([[1.0], [2.0], [3.0]]).double().log(), torch.ones(1, 1).double()
@@ -28,7 +28,7 @@ def leaves() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 3.0])
-def test_values_and_gradients_are_plain_torchs(temperature: float) -> None:
+def test_values_and_gradients_match_plain_torch(temperature: float) -> None:
     candidates = torch.stack([torch.randperm(9)[:3] for _ in range(7)])
     weights = torch.randn(7, 3, dtype=torch.float64)
     gradients = []
@@ -44,7 +44,7 @@ def test_values_and_gradients_are_plain_torchs(temperature: float) -> None:
         torch.testing.assert_close(mine, autograds, atol=1e-12, rtol=1e-12)
 
 
-def test_gradcheck_with_a_candidate_named_twice() -> None:
+def test_gradcheck_with_a_repeated_candidate() -> None:
     candidates = torch.tensor([[0, 0, 5]] * 7)
     assert torch.autograd.gradcheck(
         lambda hidden, weight, bias: candidate_logprobs(hidden, weight, bias, candidates, 0.8), leaves()
@@ -52,7 +52,7 @@ def test_gradcheck_with_a_candidate_named_twice() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 7])
-def test_chunks_change_nothing(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_does_not_affect_results(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> list[torch.Tensor]:
         hidden, weight, bias = leaves()
         tokens, logprobs = likeliest(hidden, weight, bias, 4, 0.8)
@@ -63,19 +63,19 @@ def test_chunks_change_nothing(rows: int, monkeypatch: pytest.MonkeyPatch) -> No
         return [tokens, logprobs, hidden.grad, weight.grad, bias.grad]
 
     whole = run()
-    monkeypatch.setattr(chunked_logits, "_LOGITS", rows * 9)
+    monkeypatch.setattr(chunked_logits, "_CHUNK_LOGITS", rows * 9)
     for part, expected in zip(run(), whole, strict=True):
         torch.testing.assert_close(part, expected, atol=1e-12, rtol=1e-12)
 
 
-def test_no_more_candidates_than_tokens() -> None:
+def test_top_k_is_limited_by_the_vocabulary() -> None:
     hidden, weight, _ = leaves()
     tokens, logprobs = likeliest(hidden, weight, None, 32, 1.0)
     assert tokens.shape == (7, 9)
     torch.testing.assert_close(logprobs.exp().sum(-1), torch.ones(7, dtype=torch.float64))
 
 
-def test_no_places() -> None:
+def test_empty_input() -> None:
     hidden, weight = torch.zeros(0, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
     found = candidate_logprobs(hidden, weight, None, torch.zeros((0, 2), dtype=torch.int64), 1.0)
     assert found.shape == (0, 2)

@@ -1,5 +1,4 @@
-"""What is written to disk and read back: shards to go on from, folders for transformers, streams for the
-refit."""
+"""Checkpoint shards, exported folders for transformers, and weight streams for the weight sync."""
 
 # mypy: disable-error-code="no-untyped-call"
 import json
@@ -35,7 +34,7 @@ def steps(backend: TorchBackend, batch: Batch, objective: Objective, seeds: rang
     return [backend.train_step(batch, objective, UpdatePlan(1, 2, seed=seed)) for seed in seeds]
 
 
-def test_three_and_three_steps_are_six(
+def test_resuming_after_three_steps_equals_six_steps(
     tied_llama: Path, tmp_path: Path, make_batch: Callable[..., Batch], objective: Objective
 ) -> None:
     batch = make_batch(5, 8, 3, 6)
@@ -52,7 +51,7 @@ def test_three_and_three_steps_are_six(
         assert torch.equal(one, other), name
 
 
-def test_a_damaged_shard_is_refused_and_nothing_changed(
+def test_a_damaged_shard_is_refused_and_changes_nothing(
     llama: Path, tmp_path: Path, make_batch: Callable[..., Batch], objective: Objective
 ) -> None:
     saved = make(llama)
@@ -126,7 +125,7 @@ def test_an_exported_policy_loads_and_computes_the_same(
     torch.testing.assert_close(
         logprobs.gather(-1, batch.tokens[6:, None].long())[:, 0], wanted, atol=1e-5, rtol=1e-5
     )
-    # The stream has the names and bytes of the file, ties once.
+    # The stream has the names and bytes of the file, tied weights once.
     file = load_file(folder / "model.safetensors")
     stream = dict(backend.snapshot())
     assert stream.keys() == file.keys() and ("lm_head.weight" in stream) == (name == "llama")
@@ -156,7 +155,7 @@ def test_an_exported_reward_model_is_a_classifier(
     assert critic.score is not None and not critic.score.weight.any()
 
 
-def test_several_scores_are_trained_kept_and_exported_under_their_names(
+def test_several_scores_are_trained_saved_and_exported_under_their_names(
     llama: Path, tmp_path: Path, make_batch: Callable[..., Batch]
 ) -> None:
     names = ("good", "long", "kind")
@@ -197,7 +196,7 @@ def test_a_critic_exports_its_head(llama: Path, tmp_path: Path, make_batch: Call
     assert torch.equal(model.score.weight, torch.full((1, 32), 0.25))
 
 
-def test_experts_are_streamed_under_their_checkpoints_names(
+def test_experts_are_streamed_under_checkpoint_names(
     tmp_path: Path, save_model: Callable[..., Path]
 ) -> None:
     config = Qwen3MoeConfig(

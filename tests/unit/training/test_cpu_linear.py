@@ -1,4 +1,4 @@
-"""Linear layers by oneDNN give what torch's own give, and so do their gradients."""
+"""Linear layers by oneDNN: outputs and gradients match torch's own."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def drawn(*shape: int, seed: int) -> Tensor:
 
 @pytest.mark.parametrize("shape", [(1, 37, 24), (5, 24), (24,)])
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_values_and_gradients_are_those_of_fp64(shape: tuple[int, ...], with_bias: bool) -> None:
+def test_values_and_gradients_match_fp64(shape: tuple[int, ...], with_bias: bool) -> None:
     x, weight, bias = drawn(*shape, seed=1), drawn(40, 24, seed=2), drawn(40, seed=3)
     upward = drawn(*shape[:-1], 40, seed=4)
     found, wanted = [], []
@@ -29,13 +29,13 @@ def test_values_and_gradients_are_those_of_fp64(shape: tuple[int, ...], with_bia
 
 
 @pytest.fixture(autouse=True)
-def _no_matter_whose_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_linear, "_is_mkls", lambda: False)
+def _ignore_cpu_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_linear, "_prefers_mkl", lambda: False)
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """Shapes of what oneDNN's operator is asked for."""
+    """Shapes of the inputs of oneDNN's operator."""
     asked: list[tuple[int, ...]] = []
     real = torch.ops.mkldnn._linear_pointwise
 
@@ -49,17 +49,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return asked
 
 
-def test_on_the_processors_that_mkl_was_made_for_it_is_torch_that_computes(
+def test_torch_computes_on_intel_processors(
     asked: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_linear, "_is_mkls", lambda: True)
+    monkeypatch.setattr(cpu_linear, "_prefers_mkl", lambda: True)
     x, weight = drawn(6, 4, seed=1).requires_grad_(), drawn(3, 4, seed=2).requires_grad_()
     linear(x, weight).sum().backward()
     assert asked == [] and weight.grad is not None
     torch.testing.assert_close(product(x.detach(), weight.detach()), plain(x, weight).detach())
 
 
-def test_it_is_one_dnn_that_computes_in_fp32_and_torch_otherwise(asked: list[tuple[int, ...]]) -> None:
+def test_onednn_computes_fp32_and_torch_everything_else(asked: list[tuple[int, ...]]) -> None:
     x, weight = drawn(6, 4, seed=1).requires_grad_(), drawn(3, 4, seed=2).requires_grad_()
     linear(x, weight).sum().backward()
     assert asked == [(6, 4), (6, 3), (3, 6)]  # y, dx = g W, dW = g^T x
@@ -71,7 +71,7 @@ def test_it_is_one_dnn_that_computes_in_fp32_and_torch_otherwise(asked: list[tup
     assert len(asked) == 3
 
 
-def test_only_what_wants_a_gradient_gets_one() -> None:
+def test_gradients_are_computed_only_when_required() -> None:
     x, weight = drawn(6, 4, seed=1).requires_grad_(), drawn(3, 4, seed=2)
     linear(x, weight).sum().backward()
     assert weight.grad is None
@@ -80,7 +80,7 @@ def test_only_what_wants_a_gradient_gets_one() -> None:
         assert not linear(x, weight).requires_grad
 
 
-def test_layers_keep_their_names_and_subclasses_their_own_pass() -> None:
+def test_patching_keeps_names_and_skips_subclasses() -> None:
     class Doubled(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:
             return 2 * super().forward(input)

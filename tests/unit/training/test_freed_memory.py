@@ -1,4 +1,4 @@
-"""What a step freed is kept while there is room, and does not pile up."""
+"""Freed memory is kept while memory is available, and does not accumulate."""
 
 import subprocess
 import sys
@@ -23,21 +23,21 @@ print(before, holes, _resident_bytes())
 """
 
 
-def test_it_stays_while_there_is_room() -> None:
+def test_freed_memory_is_kept_while_memory_is_available() -> None:
     assert stays(resident=2 * GIB, least=2 * GIB, available=8 * GIB, total=16 * GIB)
 
 
-def test_it_goes_back_where_less_than_half_of_the_machine_is_to_be_had() -> None:
+def test_freed_memory_is_returned_when_less_than_half_is_available() -> None:
     assert not stays(resident=2 * GIB, least=2 * GIB, available=8 * GIB - 1, total=16 * GIB)
 
 
-def test_it_goes_back_when_it_has_grown_by_more_than_a_quarter() -> None:
+def test_freed_memory_is_returned_after_growth_by_more_than_a_quarter() -> None:
     # 1.25 times 4 GiB are 5.
     assert stays(resident=5 * GIB, least=4 * GIB, available=90 * GIB, total=100 * GIB)
     assert not stays(resident=5 * GIB + 1, least=4 * GIB, available=90 * GIB, total=100 * GIB)
 
 
-def test_a_process_that_has_grown_gives_back() -> None:
+def test_a_grown_process_returns_memory() -> None:
     """16,384 blocks of 32 KiB are 512 MiB: more than a quarter of an interpreter with torch."""
     told = subprocess.run(
         [sys.executable, "-c", _HOLES], capture_output=True, text=True, timeout=120, check=True

@@ -1,4 +1,4 @@
-"""Passes kept for the update: the same step, with fewer passes, and only where it is the same."""
+"""Forward passes cached for the update: the same step with fewer passes, and only for identical inputs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ def weights(of: TorchBackend) -> torch.Tensor:
 
 @contextmanager
 def counted(of: TorchBackend) -> Iterator[list[int]]:
-    """The tokens of each forward pass of the trunk."""
+    """Yield the token count of each forward pass of the trunk."""
     seen: list[int] = []
     hook = of.model.backbone.base_model.register_forward_pre_hook(
         lambda _, arguments, named: seen.append(named["input_ids"].shape[1]), with_kwargs=True
@@ -47,7 +47,7 @@ def counted(of: TorchBackend) -> Iterator[list[int]]:
 
 
 def masked(batch: Batch) -> Batch:
-    """Every second token is a response's."""
+    """Mark every second token as a response token."""
     batch.token_columns["loss_mask"] = (torch.arange(len(batch.tokens)) % 2).to(torch.uint8)
     return batch
 
@@ -58,7 +58,7 @@ def batch(make_batch: Callable[..., Batch]) -> Batch:
 
 
 @pytest.mark.parametrize("parts", [[range(8)], [range(4), range(4, 8)], [range(3, 5)]], ids=str)
-def test_the_update_is_the_same_with_fewer_passes(
+def test_the_update_is_unchanged_with_fewer_passes(
     llama: Path, batch: Batch, objective: Objective, parts: list[range]
 ) -> None:
     reference, keeping = backend(llama), backend(llama)
@@ -80,7 +80,7 @@ def test_the_update_is_the_same_with_fewer_passes(
     assert found == pytest.approx(wanted, rel=1e-9)
 
 
-def test_what_recomputes_its_activations_does_so_of_a_kept_pass(
+def test_activation_recomputation_works_with_a_cached_pass(
     llama: Path, batch: Batch, objective: Objective
 ) -> None:
     plain, keeping = backend(llama), backend(llama, gradient_checkpointing=True)
@@ -113,7 +113,7 @@ def renamed(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("change", [changed_token, changed_mask, changed_temperature, renamed])
-def test_a_pass_over_something_else_is_not_learned_of(
+def test_a_pass_with_other_inputs_is_not_used(
     llama: Path, batch: Batch, objective: Objective, change: Callable[[Batch], None]
 ) -> None:
     keeping, plain = backend(llama), backend(llama)
@@ -127,7 +127,7 @@ def test_a_pass_over_something_else_is_not_learned_of(
 
 
 @pytest.mark.parametrize("after", ["update", "load", "rest"])
-def test_what_was_kept_goes_with_the_weights_or_their_memory(
+def test_the_cache_is_cleared_with_the_weights_or_their_memory(
     llama: Path, batch: Batch, objective: Objective, tmp_path: Path, after: str
 ) -> None:
     keeping = backend(llama)
@@ -137,7 +137,7 @@ def test_what_was_kept_goes_with_the_weights_or_their_memory(
         keeping.train_step(batch, objective, UpdatePlan(2, len(batch), seed=3))
         plain = backend(llama)
         plain.train_step(batch, objective, UpdatePlan(2, len(batch), seed=3))
-        # The second epoch's weights are others: its pass is its own.
+        # The second epoch has other weights and runs its own pass.
         torch.testing.assert_close(weights(keeping), weights(plain), rtol=0, atol=1e-6)
     else:
         keeping.forward_and_keep(batch, LOGPROBS, objective)
@@ -147,10 +147,10 @@ def test_what_was_kept_goes_with_the_weights_or_their_memory(
     assert sum(passes) == len(batch.tokens)
 
 
-def test_no_more_is_kept_than_one_micro_batch_may_hold(
+def test_the_cache_holds_at_most_one_microbatch(
     llama: Path, make_batch: Callable[..., Batch], objective: Objective
 ) -> None:
-    """60 tokens fit into 64; 12 more do not, and then nothing is kept until the update is done."""
+    """60 tokens fit into 64; 12 more do not, and then nothing is cached until the update is done."""
     batch, more = masked(make_batch(*LENGTHS)), masked(make_batch(6, 6, seed=1))
     more.sample_ids = ["t0", "t1"]
     both = concatenate([batch, more])
@@ -176,7 +176,7 @@ def test_no_more_is_kept_than_one_micro_batch_may_hold(
     ],
     ids=["kept", "not learned of", "two epochs", "minibatches"],
 )
-def test_only_a_pass_for_the_one_update_of_a_step_is_kept(
+def test_passes_are_cached_only_for_steps_of_one_update(
     llama: Path, batch: Batch, objective: Objective, learned: bool, plan: StepPlan, made: int
 ) -> None:
     keeping = backend(llama)
@@ -191,7 +191,7 @@ def test_only_a_pass_for_the_one_update_of_a_step_is_kept(
 
 
 @pytest.mark.parametrize("asked", ["twice", "of a name that two have"])
-def test_no_sequence_is_learned_of_twice(
+def test_no_sequence_is_trained_on_twice(
     llama: Path, make_batch: Callable[..., Batch], objective: Objective, asked: str
 ) -> None:
     batch = masked(make_batch(7, 9, 4))
@@ -205,7 +205,7 @@ def test_no_sequence_is_learned_of_twice(
     torch.testing.assert_close(weights(keeping), weights(plain), rtol=0, atol=1e-6)
 
 
-def test_pairs_are_not_taken_apart(batch: Batch, objective: Objective) -> None:
+def test_pairs_are_not_split(batch: Batch, objective: Objective) -> None:
     objective.unit = 2
     kept = KeptPasses(100)
     kept.add(batch, {"logprobs": torch.zeros(len(batch.tokens))})

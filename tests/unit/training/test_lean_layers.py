@@ -1,4 +1,4 @@
-"""Layers that keep less give what torch's own give, and so do their gradients."""
+"""Fused layers: outputs and gradients match torch's own."""
 
 # mypy: disable-error-code="no-untyped-call"
 from collections.abc import Callable
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], list[Tensor
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("rows", [3, 1 << 18])
-def test_values_and_gradients(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_gradients_match_plain_torch(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lean_layers, "_CACHED", rows * 6)  # in blocks of a few rows, and all at once
     lean, plain, inputs = CASES[name]
     leaves = [each.clone().requires_grad_() for each in inputs]
@@ -58,7 +58,7 @@ def test_values_and_gradients(name: str, rows: int, monkeypatch: pytest.MonkeyPa
     assert torch.equal(upward, kept)
 
 
-def test_what_is_not_of_the_known_form_stays_as_it_is(
+def test_layers_of_another_form_are_not_patched(
     tmp_path: Path, save_model: Callable[..., Path], llama: Path
 ) -> None:
     sizes = {"vocab_size": 41, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
@@ -70,7 +70,7 @@ def test_what_is_not_of_the_known_form_stays_as_it_is(
     for model in (gemma, gpt2):
         use_lean_layers(model)
         assert not any(type(module).__name__.startswith("Lean") for module in model.modules())
-    # A norm that has what the known one has, and computes something else.
+    # A norm with the attributes of the known form that computes something else.
     known = AutoModelForCausalLM.from_pretrained(llama).eval()
     kind = type(known.model.norm)
     other = type("OtherRMSNorm", (kind,), {"forward": lambda self, x: kind.forward(self, x) + self.weight})
@@ -80,7 +80,7 @@ def test_what_is_not_of_the_known_form_stays_as_it_is(
     assert type(known.model.layers[0].mlp).__name__ == "LeanLlamaMLP"
 
 
-def test_a_step_keeps_few_bytes_for_the_backward_pass(llama: Path, make_batch: Callable[..., Batch]) -> None:
+def test_a_step_stores_few_bytes_for_the_backward_pass(llama: Path, make_batch: Callable[..., Batch]) -> None:
     model = load_model(llama, Head.LANGUAGE_MODEL)
     weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
     packed = PackedTokens.of(make_batch(32, 32), CPU)
@@ -105,7 +105,7 @@ def test_a_step_keeps_few_bytes_for_the_backward_pass(llama: Path, make_batch: C
     assert numbers / tokens <= layers * (384 + 2 + 4) + 3 * 32 + 2 * 8
 
 
-def test_modules_without_weights_pass_unharmed() -> None:
+def test_modules_without_weights_are_not_patched() -> None:
     model = nn.Sequential(nn.Identity(), nn.LayerNorm(4))
     use_lean_layers(model)
     assert [type(module) for module in model] == [nn.Identity, nn.LayerNorm]

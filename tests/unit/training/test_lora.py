@@ -1,4 +1,4 @@
-"""Adapters in the torch backend: where they go, what they leave alone, and that gradients are peft's own."""
+"""Adapters in the torch backend: placement, unchanged base weights, and gradients equal to peft's own."""
 
 # mypy: disable-error-code="no-untyped-call"
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def steps(backend: TorchBackend, batch: Batch, objective: Objective, seeds: rang
 
 
 @pytest.mark.parametrize("dora", [False, True])
-def test_only_the_adapter_is_trained_and_the_base_is_a_switch_away(
+def test_only_the_adapter_is_trained_and_can_be_disabled(
     dora: bool, tied_llama: Path, make_batch: Callable[..., Batch], objective: Objective
 ) -> None:
     plain = make(tied_llama, None)
@@ -75,15 +75,15 @@ def test_only_the_adapter_is_trained_and_the_base_is_a_switch_away(
     assert torch.equal(adapted.base_forward(batch, LOGPROBS)["logprobs"], wanted)
     later = adapted.forward(batch, LOGPROBS)["logprobs"]
     assert (later - wanted).abs().max() > 0.01
-    with pytest.raises(ValueError, match="no adapter to switch off"):
+    with pytest.raises(ValueError, match="no adapter to disable"):
         plain.base_forward(batch, LOGPROBS)
 
 
 @pytest.mark.parametrize("dora", [False, True])
-def test_gradients_are_those_of_pefts_own_model(
+def test_gradients_match_peft(
     dora: bool, llama: Path, tmp_path: Path, make_batch: Callable[..., Batch], objective: Objective
 ) -> None:
-    """Packed micro-batches of the backend against peft's model, one sequence after another."""
+    """Compare packed microbatches of the backend with peft's model, one sequence after another."""
     backend = make(llama, LORA.model_copy(update={"dora": dora}), torch_spec=TorchSpec(microbatch_tokens=12))
     batch = make_batch(5, 8, 3, 6)
     steps(backend, batch, objective, range(2))
@@ -124,7 +124,7 @@ def test_gradients_are_those_of_pefts_own_model(
         torch.testing.assert_close(grads[name], grad * shrunk, atol=1e-6, rtol=1e-4, msg=name)
 
 
-def test_kinds_and_names_choose_layers(llama: Path, tmp_path: Path, save_model: Callable[..., Path]) -> None:
+def test_targets_select_layers_by_kind_and_name(llama: Path, tmp_path: Path, save_model: Callable[..., Path]) -> None:
     def ends(folder: Path, targets: LoraTargets) -> set[str]:
         return {
             name.rsplit(".", 1)[-1]
@@ -136,7 +136,7 @@ def test_kinds_and_names_choose_layers(llama: Path, tmp_path: Path, save_model: 
     assert ends(llama, LoraTargets(kind=TargetKind.ATTENTION)) == attention
     assert ends(llama, LoraTargets(kind=TargetKind.MLP)) == mlp
     assert ends(llama, LoraTargets(names=["q_proj", "1.mlp.up_proj"])) == {"q_proj", "up_proj"}
-    # Feed-forward layers that stand in the block itself; an end that two kinds share.
+    # Feed-forward layers directly in the block; a suffix that two kinds share.
     opt = save_model(
         OPTConfig(
             vocab_size=41, hidden_size=32, num_hidden_layers=1, ffn_dim=64, num_attention_heads=4,
@@ -153,7 +153,7 @@ def test_kinds_and_names_choose_layers(llama: Path, tmp_path: Path, save_model: 
         make(llama, Lora(targets=LoraTargets(names=["q_proj", "query", "lm_head"])))
 
 
-def test_stacked_experts_are_left_as_they_are(tmp_path: Path, save_model: Callable[..., Path]) -> None:
+def test_stacked_experts_get_no_adapter(tmp_path: Path, save_model: Callable[..., Path]) -> None:
     config = Qwen3MoeConfig(
         vocab_size=41, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
         num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
@@ -173,7 +173,7 @@ def test_stacked_experts_are_left_as_they_are(tmp_path: Path, save_model: Callab
         make(folder, Lora(targets=LoraTargets(kind=TargetKind.MLP)))
 
 
-def test_the_first_adapter_is_the_seeds(llama: Path) -> None:
+def test_the_initial_adapter_depends_on_the_seed(llama: Path) -> None:
     def downs(**fields: Any) -> list[torch.Tensor]:
         return [layer.lora_A["default"].weight for _, layer in adapted_layers(make(llama, **fields).model)]
 
@@ -187,7 +187,7 @@ def test_the_first_adapter_is_the_seeds(llama: Path) -> None:
 
 
 @pytest.mark.parametrize(("dora", "dropout"), [(False, 0.0), (True, 0.0), (False, 0.3)])
-def test_three_and_three_steps_are_six_and_shards_hold_the_adapter_alone(
+def test_resuming_equals_not_stopping_and_shards_hold_only_the_adapter(
     dora: bool,
     dropout: float,
     tied_llama: Path,
@@ -213,7 +213,7 @@ def test_three_and_three_steps_are_six_and_shards_hold_the_adapter_alone(
         assert torch.equal(one, other), name
 
 
-def test_another_adapters_shard_is_refused(llama: Path, tmp_path: Path) -> None:
+def test_a_shard_of_another_adapter_is_refused(llama: Path, tmp_path: Path) -> None:
     saved = make(llama)
     saved.save(tmp_path)
     for change in (
@@ -236,7 +236,7 @@ def test_another_adapters_shard_is_refused(llama: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dora", [False, True])
 @pytest.mark.parametrize("name", ["llama", "tied_llama", "gpt2"])
-def test_the_result_is_the_merged_model_and_an_adapter_for_peft(
+def test_export_writes_the_merged_model_and_a_peft_adapter(
     name: str,
     dora: bool,
     request: pytest.FixtureRequest,
@@ -272,7 +272,7 @@ def test_the_result_is_the_merged_model_and_an_adapter_for_peft(
 
 
 @pytest.mark.parametrize("source", ["llama", "reward_llama"])
-def test_a_reward_model_is_a_merged_classifier_and_an_adapter_with_its_head(
+def test_a_reward_model_exports_a_merged_classifier_and_an_adapter_with_its_head(
     source: str, request: pytest.FixtureRequest, tmp_path: Path, make_batch: Callable[..., Batch]
 ) -> None:
     folder = request.getfixturevalue(source)

@@ -1,4 +1,4 @@
-"""How minibatches are cut."""
+"""Division of minibatches into microbatches."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from kubealign_services.training.torch_backend.microbatches import Microbatch, m
 from kubealign_services.training.torch_backend.shared_prompts import share_prompts
 
 
-def test_longest_first_into_the_first_with_room(make_batch: Callable[..., Batch]) -> None:
+def test_first_fit_decreasing(make_batch: Callable[..., Batch]) -> None:
     # Longest first: 6, 5, 4, 3, 2. 6 opens A (4 left), 5 opens B (5 left), 4 goes to A (0), 3 to B (2), 2 to
     # B (0).
     plan = plan_microbatches(make_batch(2, 3, 4, 5, 6), unit=1, microbatch_tokens=10, ranks=1)
@@ -30,7 +30,7 @@ def test_an_idle_rank_runs_the_shortest_unit_uncounted(make_batch: Callable[...,
     assert plan == [[Microbatch([0, 1])], [Microbatch([0, 1], counted=False)]]
 
 
-def test_a_unit_longer_than_the_bound_goes_alone(make_batch: Callable[..., Batch]) -> None:
+def test_a_unit_longer_than_the_limit_gets_its_own_microbatch(make_batch: Callable[..., Batch]) -> None:
     assert plan_microbatches(make_batch(30, 1), unit=1, microbatch_tokens=10, ranks=1) == [
         [Microbatch([0]), Microbatch([1])]
     ]
@@ -42,7 +42,7 @@ def test_a_unit_longer_than_the_bound_goes_alone(make_batch: Callable[..., Batch
     bound=st.integers(1, 80),
     ranks=st.integers(1, 5),
 )
-def test_every_unit_once_whole_and_within_the_bound(
+def test_every_unit_is_planned_once_and_within_the_limit(
     lengths: list[int], unit: int, bound: int, ranks: int
 ) -> None:
     lengths = lengths * unit
@@ -60,7 +60,7 @@ def test_every_unit_once_whole_and_within_the_bound(
 
 
 def sampled(*groups: tuple[int, list[int]]) -> Batch:
-    """Of each group (prompt tokens, response lengths); every group has a prompt of its own."""
+    """Build a batch of groups (prompt tokens, response lengths), each with its own prompt."""
     rows = [
         ([g + 1] * prompt, [0] * length) for g, (prompt, lengths) in enumerate(groups) for length in lengths
     ]
@@ -70,7 +70,7 @@ def sampled(*groups: tuple[int, list[int]]) -> Batch:
     return batch
 
 
-def test_samples_of_a_prompt_go_together_and_their_prompt_counts_once() -> None:
+def test_samples_of_a_prompt_share_a_microbatch_and_the_prompt_counts_once() -> None:
     # Alone 4 + 2, 4 + 1, 4 + 3, 4 + 1 tokens: 23, three micro-batches of at most 10. With prompts once: 4 + 3
     # and 4 + 4.
     batch = sampled((4, [2, 1]), (4, [3, 1]))
@@ -79,7 +79,7 @@ def test_samples_of_a_prompt_go_together_and_their_prompt_counts_once() -> None:
     assert plan_microbatches(batch, 1, 15, 1, shared=True) == [[Microbatch([2, 3, 0, 1])]]
 
 
-def test_a_group_is_parted_where_it_does_not_fit_or_a_rank_would_idle() -> None:
+def test_a_group_is_split_when_it_does_not_fit_or_a_rank_would_idle() -> None:
     # 4 + 5 + 5 tokens of one prompt: 9 fit, 14 do not.
     batch = sampled((4, [5, 5]))
     assert plan_microbatches(batch, 1, 10, 1, shared=True) == [[Microbatch([0]), Microbatch([1])]]
@@ -114,7 +114,7 @@ def test_ranks_are_balanced_by_cost(make_batch: Callable[..., Batch]) -> None:
     ranks=st.integers(1, 4),
     attention=st.sampled_from([0.0, 0.05]),
 )
-def test_shared_prompts_lose_and_exceed_nothing(
+def test_shared_prompts_keep_all_units_and_the_limit(
     groups: list[tuple[int, list[int]]], unit: int, bound: int, ranks: int, attention: float
 ) -> None:
     batch = sampled(*((prompt, lengths * unit) for prompt, lengths in groups))
@@ -132,7 +132,7 @@ def test_shared_prompts_lose_and_exceed_nothing(
         assert len(sequences) == unit or len(part.tokens if shared is None else shared.kept) <= bound
 
 
-def test_minibatches_hold_every_unit_once_an_epoch_in_a_seeded_order(
+def test_minibatches_cover_every_unit_once_per_epoch_in_seeded_order(
     make_batch: Callable[..., Batch],
 ) -> None:
     batch = make_batch(*range(1, 11))
@@ -148,7 +148,7 @@ def test_minibatches_hold_every_unit_once_an_epoch_in_a_seeded_order(
     assert parts == order(3) and parts != order(4) and parts[:3] != parts[3:]
 
 
-def test_units_are_never_cut(make_batch: Callable[..., Batch]) -> None:
+def test_units_are_never_split(make_batch: Callable[..., Batch]) -> None:
     with pytest.raises(ValueError, match="3 sequences does not hold whole units of 2"):
         plan_microbatches(make_batch(1, 1, 1), 2, 10, 1)
     with pytest.raises(ValueError, match="minibatches of 3 sequences do not hold whole units of 2"):

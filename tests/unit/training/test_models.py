@@ -1,4 +1,4 @@
-"""Heads and trunks from folders."""
+"""Models loaded from folders: trunks and heads."""
 
 # mypy: disable-error-code="no-untyped-call"
 from collections.abc import Callable
@@ -21,7 +21,7 @@ VALUES = frozenset({"values"})
 
 
 def scores_alone(folder: Path, batch: Batch, label: int = 0) -> list[torch.Tensor]:
-    """The reward model's head at every token of every sequence, by transformers."""
+    """Compute the reward model's head at every token of every sequence, by transformers."""
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     with torch.no_grad():
         return [
@@ -30,7 +30,7 @@ def scores_alone(folder: Path, batch: Batch, label: int = 0) -> list[torch.Tenso
         ]
 
 
-def test_a_score_stands_at_its_token(reward_llama: Path, make_batch: Callable[..., Batch]) -> None:
+def test_a_score_is_stored_at_its_token(reward_llama: Path, make_batch: Callable[..., Batch]) -> None:
     batch = make_batch(6, 1, 9)
     model = load_model(reward_llama, Head.SCORE)
     with torch.no_grad():
@@ -38,7 +38,7 @@ def test_a_score_stands_at_its_token(reward_llama: Path, make_batch: Callable[..
     torch.testing.assert_close(found, torch.cat(scores_alone(reward_llama, batch)), atol=1e-5, rtol=1e-5)
 
 
-def test_a_value_stands_one_token_on(reward_llama: Path, make_batch: Callable[..., Batch]) -> None:
+def test_a_value_is_stored_one_token_later(reward_llama: Path, make_batch: Callable[..., Batch]) -> None:
     batch = make_batch(6, 1, 9)
     model = load_model(reward_llama, Head.VALUE, head_init=HeadInit.REWARD_MODEL)
     with torch.no_grad():
@@ -48,7 +48,7 @@ def test_a_value_stands_one_token_on(reward_llama: Path, make_batch: Callable[..
 
 
 @pytest.mark.parametrize("folder", ["llama", "reward_llama"])
-def test_a_value_head_of_zeros(
+def test_a_value_head_starts_with_zeros(
     folder: str, request: pytest.FixtureRequest, make_batch: Callable[..., Batch]
 ) -> None:
     model = load_model(request.getfixturevalue(folder), Head.VALUE)
@@ -60,7 +60,7 @@ def test_a_value_head_of_zeros(
     assert model.score.weight.grad.any()
 
 
-def test_a_score_head_beside_the_vocabulary(llama: Path, make_batch: Callable[..., Batch]) -> None:
+def test_a_score_head_in_addition_to_the_language_model_head(llama: Path, make_batch: Callable[..., Batch]) -> None:
     batch = make_batch(6, 2)
     both = frozenset({"values", "logprobs"})
     found = [
@@ -71,7 +71,7 @@ def test_a_score_head_beside_the_vocabulary(llama: Path, make_batch: Callable[..
     assert not torch.equal(found[0]["values"], found[2]["values"])
 
 
-def test_only_what_is_trained_on_is_paid_for(llama: Path, make_batch: Callable[..., Batch]) -> None:
+def test_logits_are_computed_for_target_tokens_only(llama: Path, make_batch: Callable[..., Batch]) -> None:
     batch, outputs = make_batch(4, 3), frozenset({"logprobs", "entropy"})
     model = load_model(llama, Head.LANGUAGE_MODEL)
     everywhere = model(PackedTokens.of(batch, CPU), outputs)
@@ -85,7 +85,7 @@ def test_only_what_is_trained_on_is_paid_for(llama: Path, make_batch: Callable[.
         assert not column[[0, 1, 4]].any()
 
 
-def test_the_wrong_folder_is_named(llama: Path, reward_llama: Path, tmp_path: Path) -> None:
+def test_errors_name_the_wrong_folder(llama: Path, reward_llama: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a reward model"):
         load_model(reward_llama, Head.LANGUAGE_MODEL)
     with pytest.raises(ValueError, match="headInit RewardModel needs a reward model"):
@@ -105,7 +105,7 @@ def three_scores(reward_llama: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_several_scores_stand_at_their_token(three_scores: Path, make_batch: Callable[..., Batch]) -> None:
+def test_several_scores_are_stored_at_their_token(three_scores: Path, make_batch: Callable[..., Batch]) -> None:
     batch = make_batch(6, 1, 9)
     frozen = FrozenModel.load(three_scores, Head.SCORE, Precision.FLOAT32, microbatch_tokens=8)
     assert frozen.scores == ("good", "long", "kind")
@@ -115,7 +115,7 @@ def test_several_scores_stand_at_their_token(three_scores: Path, make_batch: Cal
     torch.testing.assert_close(found, torch.stack(wanted, 1), atol=1e-5, rtol=1e-5)
 
 
-def test_a_head_with_other_scores_than_are_wanted_is_refused(three_scores: Path, reward_llama: Path) -> None:
+def test_a_head_with_unexpected_scores_is_refused(three_scores: Path, reward_llama: Path) -> None:
     wanted = r"with the scores good, long, kind; wanted are "
     assert load_model(three_scores, Head.SCORE, scores=("good", "long", "kind")).score is not None
     for scores in (("good", "kind", "long"), ("good", "long"), ("good",)):
@@ -123,13 +123,13 @@ def test_a_head_with_other_scores_than_are_wanted_is_refused(three_scores: Path,
             load_model(three_scores, Head.SCORE, scores=scores)
     with pytest.raises(ValueError, match=wanted + "value"):
         load_model(three_scores, Head.VALUE, head_init=HeadInit.REWARD_MODEL)
-    # One score is the one that is wanted, whatever it was called.
+    # A single score matches any expected name.
     load_model(reward_llama, Head.SCORE, scores=("rating",))
     critic = load_model(three_scores, Head.VALUE)
     assert critic.score is not None and critic.score.weight.shape == (1, 32)
 
 
-def test_frozen_models_answer_as_the_trained_do(
+def test_frozen_and_trained_models_compute_the_same(
     llama: Path, reward_llama: Path, make_batch: Callable[..., Batch]
 ) -> None:
     batch = make_batch(6, 1, 9, 4)

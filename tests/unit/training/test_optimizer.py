@@ -1,4 +1,4 @@
-"""Groups, norms and steps of the optimiser, worked by hand."""
+"""Parameter groups, norms and steps of the optimiser, computed by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Packed forward passes equal the plain ones of transformers, sequence by sequence."""
+"""Packed forward passes equal those of transformers, sequence by sequence."""
 
 # mypy: disable-error-code="no-untyped-call"
 from collections.abc import Callable
@@ -64,7 +64,7 @@ CPU = torch.device("cpu")
 @BOTH
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_equals_the_plain_forward(
+def test_packed_forward_equals_plain_forward(
     name: str,
     implementation: str,
     lengths: tuple[int, ...],
@@ -97,7 +97,7 @@ def test_equals_the_plain_forward(
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_one_sequence_does_not_see_another(
+def test_sequences_do_not_attend_to_each_other(
     name: str, tmp_path: Path, save_model: Callable[..., Path], make_batch: Callable[..., Batch]
 ) -> None:
     model = load_model(save_model(CONFIGS[name], tmp_path), Head.LANGUAGE_MODEL)
@@ -113,7 +113,7 @@ def test_one_sequence_does_not_see_another(
 
 
 @BOTH
-def test_gradients_equal_the_plain_ones(
+def test_packed_gradients_equal_plain_gradients(
     lengths: tuple[int, ...], llama: Path, make_batch: Callable[..., Batch]
 ) -> None:
     batch = make_batch(*lengths)
@@ -128,7 +128,7 @@ def test_gradients_equal_the_plain_ones(
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
-def test_the_plan_holds_every_token_once(lengths: list[int]) -> None:
+def test_the_plan_contains_every_token_once(lengths: list[int]) -> None:
     offsets = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
     plan = plan_attention(offsets, CPU)
     places = torch.cat([block.gather.flatten() for block in plan.blocks])
@@ -136,7 +136,7 @@ def test_the_plan_holds_every_token_once(lengths: list[int]) -> None:
     assert torch.equal(found, torch.arange(sum(lengths)))
     for block in plan.blocks:
         assert torch.equal(block.of(torch.arange(sum(lengths))), block.gather)
-    # Sequences of one length need not be moved.
+    # Sequences of equal length need no gathering.
     assert plan.scatter is not None or len(set(lengths)) == 1
     assert len(places) <= sum(lengths) * 4 / 3 + 1
 
@@ -152,7 +152,7 @@ def test_the_plan_holds_every_token_once(lengths: list[int]) -> None:
         (CohereConfig(**SIZES, num_key_value_heads=2), "something else on a pack"),
     ],
 )
-def test_what_it_cannot_honour_is_refused_at_the_start(
+def test_unsupported_models_are_refused_at_load_time(
     config: object, says: str, tmp_path: Path, save_model: Callable[..., Path]
 ) -> None:
     with pytest.raises(UnsupportedModel, match=says):

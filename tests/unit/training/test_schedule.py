@@ -1,4 +1,4 @@
-"""Learning rates worked by hand."""
+"""Learning rates computed by hand."""
 
 import math
 
@@ -18,7 +18,7 @@ def test_constant_after_warm_up() -> None:
     assert rates(schedule, 6) == [2.0, 4.0, 6.0, 8.0, 8.0, 8.0]
 
 
-def test_linear_falls_over_its_last_part_to_the_floor() -> None:
+def test_linear_decays_over_its_last_fraction_to_the_floor() -> None:
     # 2 of warm-up, 8 after it, of which the last half falls in quarters from 8 to 8 * 0.25 = 2: 6.5, 5, 3.5,
     # 2.
     schedule = Schedule(linear=LinearSchedule(warmup_steps=2, decay_fraction=0.5, floor=0.25))
@@ -29,7 +29,7 @@ def test_linear_without_decay_is_constant() -> None:
     assert rates(Schedule(linear=LinearSchedule(decay_fraction=0.0)), 3) == [8.0, 8.0, 8.0]
 
 
-def test_cosine_to_the_floor() -> None:
+def test_cosine_decays_to_the_floor() -> None:
     # 4 steps; after step k the angle is pi (k + 1) / 4. floor 0.5: 4 + 4 (1 + cos) / 2.
     schedule = Schedule(cosine=CosineSchedule(floor=0.5))
     wanted = [4 + 2 * (1 + math.cos(math.pi * quarter / 4)) for quarter in (1, 2, 3, 4)]
@@ -37,5 +37,5 @@ def test_cosine_to_the_floor() -> None:
     assert wanted[1] == pytest.approx(6.0) and wanted[3] == pytest.approx(4.0)
 
 
-def test_beyond_the_end_it_stays_at_the_floor() -> None:
+def test_steps_beyond_the_end_stay_at_the_floor() -> None:
     assert learning_rate(Schedule(cosine=CosineSchedule(floor=0.5)), 8.0, 99, 4) == pytest.approx(4.0)

@@ -1,4 +1,4 @@
-"""Attention of sequences where they lie in the pack, beside softmax(q k^T) v written out."""
+"""Per-sequence attention on views of the pack, compared with an explicit softmax(q k^T) v."""
 
 import math
 from itertools import pairwise
@@ -33,10 +33,10 @@ def written_out(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Te
 
 @pytest.mark.parametrize("scaling", [None, 0.2])
 @pytest.mark.parametrize("contiguous", [True, False])
-def test_values_and_gradients(scaling: float | None, contiguous: bool) -> None:
+def test_values_and_gradients_match_explicit_attention(scaling: float | None, contiguous: bool) -> None:
     ours, theirs = drawn(1), drawn(1)
     weights = torch.linspace(-1, 1, OFFSETS[-1] * HEADS * SIZE, dtype=torch.float64).view_as(ours[0])
-    # As a model's projections come: heads first.
+    # Layout of a model's projections: heads first.
     seen = ours if contiguous else [each.transpose(0, 1).contiguous().transpose(0, 1) for each in ours]
     assert sequence_attention.can_run(seen[0], seen[1], seen[2], OFFSETS, 0.0)
     found = sequence_attention.attention(seen[0], seen[1], seen[2], OFFSETS, scaling)
@@ -48,7 +48,7 @@ def test_values_and_gradients(scaling: float | None, contiguous: bool) -> None:
         torch.testing.assert_close(one.grad, other.grad, atol=1e-12, rtol=1e-12)
 
 
-def test_what_it_leaves_to_blocks() -> None:
+def test_unsupported_inputs_are_left_to_padded_blocks() -> None:
     query, key, value = drawn(2)
     can_run = sequence_attention.can_run
     assert can_run(query, key, value, OFFSETS, 0.0)

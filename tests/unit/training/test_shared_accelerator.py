@@ -1,4 +1,5 @@
-"""A trainer that shares its accelerator: its commands hold the lease, and rests change no number."""
+"""A trainer that shares its accelerator: its commands hold the lock, and offloading does not affect results.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,12 +38,12 @@ class Nothing:
 
 @pytest.fixture
 def moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU's memory stands for an accelerator's: else nothing would be moved."""
+    """Treat the CPU's memory as an accelerator's, so that tensors are really offloaded."""
 
     def loaded(*arguments: Any) -> PackedModel:
         model = load_model(*arguments)
         for parameter in model.parameters():
-            # Not the file's own pages: those cannot be given back.
+            # Not the file's own pages: these cannot be freed.
             parameter.data = parameter.data.clone()
         return model
 
@@ -67,7 +68,7 @@ def nothing(lease: Lease | None = None) -> None:
     ids=["sharded", "lora"],
 )
 @pytest.mark.usefixtures("moved")
-def test_training_goes_on_as_if_nobody_had_come_between(
+def test_offloading_between_commands_does_not_affect_training(
     precision: Precision,
     lora: Lora | None,
     llama: Path,
@@ -100,7 +101,7 @@ def test_training_goes_on_as_if_nobody_had_come_between(
 
     def between() -> None:
         with lease.held(OTHER, "samples"):
-            # But for AdamW's counts of steps: an accelerator has none of them.
+            # Except AdamW's step counts, which are not on the accelerator.
             large = [tensor for tensor in made._tensors() if tensor.numel() > 1]
             assert sum(tensor.untyped_storage().nbytes() for tensor in large) == 0
         with accelerator.held("what follows"):
@@ -116,7 +117,7 @@ def test_training_goes_on_as_if_nobody_had_come_between(
 
 
 @pytest.mark.usefixtures("moved")
-def test_a_frozen_model_is_copied_once_and_rests_between_two_questions(
+def test_a_frozen_model_is_copied_once_and_offloaded_between_calls(
     llama: Path, make_batch: Callable[..., Batch]
 ) -> None:
     model = FrozenModel.load(llama, Head.LANGUAGE_MODEL, Precision.FLOAT32, 64)
@@ -132,7 +133,7 @@ def test_a_frozen_model_is_copied_once_and_rests_between_two_questions(
     assert copies[0] == copies[1] == copies[2]
 
 
-def test_each_command_holds_the_lease_but_the_one_that_touches_nothing() -> None:
+def test_commands_hold_the_lock_except_describe() -> None:
     lease, accelerator = shared()
     seen: dict[str, str | None] = {}
 
@@ -153,11 +154,11 @@ def test_each_command_holds_the_lease_but_the_one_that_touches_nothing() -> None
     assert lease.holder is None
 
 
-def test_a_backend_that_cannot_be_moved_is_refused_by_name() -> None:
+def test_a_backend_without_offloading_is_refused_by_name() -> None:
     class Heavy:
         """Without offload and reload."""
 
     _, accelerator = shared()
     make: Any = accelerator.making(Heavy)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"Heavy cannot give its memory back: set trainer\.backend\.torch"):
+    with pytest.raises(ValueError, match=r"Heavy cannot be offloaded: set trainer\.backend\.torch"):
         make()

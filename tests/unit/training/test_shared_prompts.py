@@ -1,4 +1,4 @@
-"""Prompts that are computed once give what they give computed for each of their sequences."""
+"""Shared prompts: computing them once gives the same results as computing them for each sequence."""
 
 # mypy: disable-error-code="no-untyped-call"
 from collections.abc import Callable
@@ -33,7 +33,7 @@ CONFIGS = {
 
 
 def batch_of(*parts: tuple[list[int], list[int]]) -> Batch:
-    """Of (prompt, response) each."""
+    """Build a batch of (prompt, response) pairs."""
     made = pack([[*prompt, *response] for prompt, response in parts], [str(i) for i in range(len(parts))])
     mask = [[0] * len(prompt) + [1] * len(response) for prompt, response in parts]
     made.token_columns["loss_mask"] = torch.tensor([each for row in mask for each in row])
@@ -41,14 +41,16 @@ def batch_of(*parts: tuple[list[int], list[int]]) -> Batch:
 
 
 def samples() -> Batch:
-    """Three samples of a prompt, not side by side; one of another prompt that begins alike; one of none."""
+    """Three samples of a prompt, not adjacent; one of another prompt with a common prefix; one without a
+    prompt.
+    """
     first, second = [5, 9, 2, 7, 1, 3], [5, 9, 2]
     return batch_of(
         (first, [4, 4, 8]), (second, [7, 1]), (first, [11]), ([], [6, 5, 9]), (first, [4, 4, 30, 2, 1, 9, 12])
     )
 
 
-def test_by_hand() -> None:
+def test_share_prompts_matches_hand_computed_indices() -> None:
     # Tokens 0 1 | 2, then 3 4 | 5 6 with the same prompt, then 7 | 8 with the first token of it.
     batch = batch_of(([8, 9], [1]), ([8, 9], [2, 3]), ([8], [9]))
     shared = share_prompts(batch)
@@ -73,7 +75,7 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_every_token_stands_where_a_token_with_the_same_past_stands(
+def test_every_token_maps_to_a_token_with_the_same_prefix(
     rows: list[tuple[list[int], list[int]]],
 ) -> None:
     batch = batch_of(*rows)
@@ -98,7 +100,7 @@ def test_columns_and_gradients_are_the_same(
     found = [
         columns_and_gradients(model, shared, frozenset({"logprobs", "entropy"})) for shared in (False, True)
     ]
-    # The norms of all but GPT-2 compute in fp32, whatever the model's type.
+    # The norms of all models but GPT-2 compute in fp32, whatever the model's dtype.
     exact = 1e-10 if name == "gpt2" else 1e-4
     torch.testing.assert_close(found[1], found[0], atol=exact, rtol=exact)
 
@@ -112,7 +114,7 @@ def test_values_are_the_same_at_every_token(llama: Path, head: Head) -> None:
     torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-4)
 
 
-def test_the_likeliest_are_the_same(llama: Path) -> None:
+def test_top_k_tokens_are_the_same(llama: Path) -> None:
     model = load_model(llama, Head.LANGUAGE_MODEL)
     alone, shared = (model.likeliest(PackedTokens.of(samples(), CPU, each), 3, 41) for each in (False, True))
     assert torch.equal(alone[0], shared[0])
@@ -135,14 +137,14 @@ def columns_and_gradients(
     return {name: column.detach() for name, column in columns.items()}, gradients
 
 
-def test_not_where_dropout_draws_for_each(tmp_path: Path, save_model: Callable[..., Path]) -> None:
+def test_prompts_are_not_shared_with_dropout(tmp_path: Path, save_model: Callable[..., Path]) -> None:
     config = LlamaConfig(**SIZES, num_key_value_heads=2, attention_dropout=0.1)
     model = load_model(save_model(config, tmp_path), Head.LANGUAGE_MODEL)
     assert model.shares_prompts
     assert not model.train().shares_prompts
 
 
-def test_not_where_the_trial_finds_a_difference(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_not_shared_when_the_self_check_fails(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = PackedModel.hidden
 
     def leaking(self: PackedModel, packed: PackedTokens) -> Tensor:
@@ -151,5 +153,5 @@ def test_not_where_the_trial_finds_a_difference(llama: Path, monkeypatch: pytest
         return hidden + hidden.cumsum(0)
 
     monkeypatch.setattr(PackedModel, "hidden", leaking)
-    monkeypatch.setattr(models, "probe", lambda model: None)
+    monkeypatch.setattr(models, "check_packing", lambda model: None)
     assert not load_model(llama, Head.LANGUAGE_MODEL).shares_prompts

@@ -10,7 +10,7 @@ from kubealign_services.training.torch_backend import chunked_logits as module
 from kubealign_services.training.torch_backend.token_logprobs import token_logprobs
 
 
-def test_by_hand() -> None:
+def test_logprobs_match_hand_computed_values() -> None:
     # hidden [1], weights log 1, log 2, log 3: probabilities 1/6, 2/6, 3/6. At temperature 1/2 the logits
     # double: 1, 4, 9 of 14.
     weight = torch.tensor([[1.0], [2.0], [3.0]]).double().log()
@@ -25,7 +25,7 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 7])
-def test_chunks_change_nothing(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_does_not_affect_results(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> list[torch.Tensor]:
         torch.manual_seed(0)
         hidden = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
@@ -37,14 +37,14 @@ def test_chunks_change_nothing(rows: int, monkeypatch: pytest.MonkeyPatch) -> No
         return [logprobs, entropy, hidden.grad, weight.grad, bias.grad]
 
     whole = run()
-    monkeypatch.setattr(module, "_LOGITS", rows * 5)
+    monkeypatch.setattr(module, "_CHUNK_LOGITS", rows * 5)
     for part, expected in zip(run(), whole, strict=True):
         torch.testing.assert_close(part, expected, atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.parametrize("part", ["logprobs", "entropy", "both"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_gradients_are_autograds(part: str, temperature: float) -> None:
+def test_gradients_match_autograd(part: str, temperature: float) -> None:
     torch.manual_seed(1)
     leaves = [torch.randn(shape, dtype=torch.float64) for shape in ((6, 4), (5, 4), (5,))]
     targets, weights = torch.arange(6) % 5, torch.randn(2, 6, dtype=torch.float64)
@@ -57,7 +57,7 @@ def test_gradients_are_autograds(part: str, temperature: float) -> None:
         else:
             log_p = torch.log_softmax((hidden @ weight.T + bias) / temperature, -1)
             found = (log_p[torch.arange(6), targets], -(log_p.exp() * log_p).sum(-1))
-        # One that is not in the loss has no gradient at all, not a gradient of zeros.
+        # An output outside the loss has no gradient at all, not a gradient of zeros.
         terms = [(w * f).sum() for w, f in zip(weights, found, strict=True) if bool(w.any())]
         torch.stack(terms).sum().backward()
         return [leaf.grad for leaf in (hidden, weight, bias) if leaf.grad is not None]
@@ -66,7 +66,7 @@ def test_gradients_are_autograds(part: str, temperature: float) -> None:
         torch.testing.assert_close(mine, autograds, atol=1e-12, rtol=1e-12)
 
 
-def test_no_tokens() -> None:
+def test_empty_input() -> None:
     hidden, weight = torch.zeros(0, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
     logprobs, entropy = token_logprobs(hidden, weight, None, torch.zeros(0, dtype=torch.int64), 1.0, True)
     assert logprobs.shape == entropy.shape == (0,)

@@ -1,4 +1,4 @@
-"""Updates: against a loop of plain torch, whatever the split, and when the loss is not finite."""
+"""Updates: compared with a plain torch loop, for any split, and with a loss that is not finite."""
 
 # mypy: disable-error-code="no-untyped-call"
 import math
@@ -137,7 +137,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(
     assert made.updates == 0
     assert all(torch.equal(tensor, before[name]) for name, tensor in made.model.named_parameters())
     assert all(parameter.grad is None for parameter in made.model.parameters())
-    # And it goes on as if nothing had been asked.
+    # Training continues as if the failed step had not been requested.
     after = made.train_step(batch, objective, UpdatePlan(1, 2, seed=0))
     assert after == backend(llama, spec()).train_step(make_batch(4, 5), objective, UpdatePlan(1, 2, seed=0))
 
@@ -176,7 +176,7 @@ def test_bf16_arithmetic_keeps_fp32_weights(
 
 
 class ScoresToOne:
-    """The mean squared distance of every token's scalar from 1. The vocabulary's head has no part in it."""
+    """The mean squared distance of every token's score from 1. The language-model head gets no gradient."""
 
     outputs = frozenset({"values"})
     unit = 1
@@ -191,7 +191,7 @@ class ScoresToOne:
 
 @pytest.mark.parametrize("precision", list(Precision))
 @pytest.mark.parametrize("head", [Head.VALUE, Head.SCORE])
-def test_scalar_heads_learn(
+def test_scalar_heads_are_trained(
     head: Head, precision: Precision, llama: Path, tmp_path: Path, make_batch: Callable[..., Batch]
 ) -> None:
     made = backend(llama, spec(precision=precision), head)
@@ -202,7 +202,7 @@ def test_scalar_heads_learn(
     if head is Head.VALUE:
         assert losses[0] == pytest.approx(1.0)  # a head of zeros is at distance 1 everywhere
     assert losses[-1] < 0.9 * losses[0]
-    # A weight that had no gradient has no moments, and comes back all the same.
+    # A weight without a gradient has no moments and is restored all the same.
     made.save(tmp_path)
     again = backend(llama, spec(precision=precision), head)
     again.load(tmp_path)
@@ -212,7 +212,7 @@ def test_scalar_heads_learn(
     )
 
 
-def test_bad_batches_are_refused_by_name(llama: Path, make_batch: Callable[..., Batch]) -> None:
+def test_errors_name_what_is_wrong_with_a_batch(llama: Path, make_batch: Callable[..., Batch]) -> None:
     made = backend(llama, spec())
     outside = make_batch(4)
     outside.tokens[2] = 41

@@ -1,5 +1,4 @@
-"""Commands to one trained model: fences, steps that are done once, and what it says of itself after a
-crash."""
+"""Commands to one trained model: fences, exactly-once steps, and the reported state after a crash."""
 
 # mypy: disable-error-code="no-untyped-call"
 from collections.abc import Callable
@@ -56,7 +55,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(bool((a == b).all()) for a, b in zip(one, other, strict=True))
 
 
-def test_a_restarted_model_says_that_it_has_no_weights_and_does_nothing(
+def test_a_restarted_model_reports_missing_weights_and_refuses_commands(
     core: TrainingCore, batch: Batch
 ) -> None:
     assert not core.describe(training_pb2.DescribeRequest(fence=3)).loaded
@@ -64,7 +63,7 @@ def test_a_restarted_model_says_that_it_has_no_weights_and_does_nothing(
         core.train_step(step(batch, 1, fence=3))
 
 
-def test_a_step_is_done_once_however_often_it_is_asked_for(core: TrainingCore, batch: Batch) -> None:
+def test_a_repeated_step_runs_once(core: TrainingCore, batch: Batch) -> None:
     load(core)
     reply = core.train_step(step(batch, 1))
     after = weights(core)
@@ -74,13 +73,13 @@ def test_a_step_is_done_once_however_often_it_is_asked_for(core: TrainingCore, b
     assert (state.step, state.driver_state, state.loaded) == (1, b"state 1", True)
 
 
-def test_only_the_next_step_is_taken(core: TrainingCore, batch: Batch) -> None:
+def test_only_the_next_step_is_accepted(core: TrainingCore, batch: Batch) -> None:
     load(core)
-    with pytest.raises(OutOfOrder, match="step 2 was asked of a trainer that has done 0: the next is 1"):
+    with pytest.raises(OutOfOrder, match="step 2 was requested of a trainer that is at step 0: the next"):
         core.train_step(step(batch, 2))
 
 
-def test_who_has_been_replaced_is_refused(core: TrainingCore, batch: Batch) -> None:
+def test_a_replaced_driver_is_refused(core: TrainingCore, batch: Batch) -> None:
     load(core, fence=2)
     before = weights(core)
     for command in (
@@ -95,14 +94,14 @@ def test_who_has_been_replaced_is_refused(core: TrainingCore, batch: Batch) -> N
     assert same(weights(core), before)
 
 
-def test_asking_how_far_it_is_shuts_the_door_on_the_driver_before(core: TrainingCore, batch: Batch) -> None:
+def test_describe_fences_off_the_previous_driver(core: TrainingCore, batch: Batch) -> None:
     load(core, fence=1)
     core.describe(training_pb2.DescribeRequest(fence=2))
     with pytest.raises(StaleFence):
         core.train_step(step(batch, 1, fence=1))
 
 
-def test_a_new_driver_does_not_get_the_old_ones_reply(core: TrainingCore, batch: Batch) -> None:
+def test_a_new_driver_does_not_get_a_stored_reply(core: TrainingCore, batch: Batch) -> None:
     load(core, fence=1)
     core.train_step(step(batch, 1, fence=1))
     with pytest.raises(OutOfOrder):
@@ -117,7 +116,7 @@ def test_a_step_without_update_counts_and_changes_nothing(core: TrainingCore, ba
     assert core.describe(training_pb2.DescribeRequest(fence=1)).step == 1
 
 
-def test_a_rollback_gives_the_commits_weights(core: TrainingCore, batch: Batch, tmp_path: Path) -> None:
+def test_a_rollback_restores_the_checkpoints_weights(core: TrainingCore, batch: Batch, tmp_path: Path) -> None:
     load(core)
     core.train_step(step(batch, 1))
     committed = weights(core)
@@ -129,13 +128,13 @@ def test_a_rollback_gives_the_commits_weights(core: TrainingCore, batch: Batch, 
     assert same(weights(core), committed)
 
 
-def test_only_the_step_that_it_stands_at_can_be_saved(core: TrainingCore, tmp_path: Path) -> None:
+def test_only_the_current_step_can_be_saved(core: TrainingCore, tmp_path: Path) -> None:
     load(core)
-    with pytest.raises(OutOfOrder, match="step 3 cannot be saved: the trainer stands at 0"):
+    with pytest.raises(OutOfOrder, match="step 3 cannot be saved: the trainer is at step 0"):
         core.save(training_pb2.SaveRequest(fence=1, step=3, directory=str(tmp_path)))
 
 
-def test_a_batch_that_was_altered_on_its_way_is_refused(core: TrainingCore, batch: Batch) -> None:
+def test_a_batch_altered_in_transit_is_refused(core: TrainingCore, batch: Batch) -> None:
     load(core)
     request = step(batch, 1)
     request.batch.columns = request.batch.columns[:-1] + b"\x7f"

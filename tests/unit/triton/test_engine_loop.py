@@ -1,4 +1,6 @@
-"""The server's side without a server: sessions, streams and control requests, over an engine that counts."""
+"""The engine loop without a Triton server: sessions, streams and control requests, over an engine that
+counts.
+"""
 
 import math
 import threading
@@ -37,7 +39,7 @@ SECONDS = 20.0
 
 
 class Counting:
-    """A sample of n tokens takes n steps; the tokens are 0, 1, 2 ..."""
+    """An engine whose sample of n tokens takes n steps; the tokens are 0, 1, 2 ..."""
 
     def __init__(self) -> None:
         self.version = -1
@@ -99,7 +101,7 @@ class Counting:
 
 
 class Stream:
-    """A Reply that keeps what it was told."""
+    """A Reply that records its messages."""
 
     def __init__(self) -> None:
         self.said: list[dict[str, Any]] = []
@@ -172,7 +174,7 @@ def client() -> Iterator[Client]:
     assert not made.thread.is_alive()
 
 
-def test_messages_come_through_as_they_were() -> None:
+def test_messages_survive_encoding() -> None:
     request = GenerationRequest(
         "r", (1, 2), (2**64 - 1, 0), SamplingParameters(4, 1, 0.7, 3, 0.9, ("a", "b"), (5, 6))
     )
@@ -183,7 +185,7 @@ def test_messages_come_through_as_they_were() -> None:
         decoded(b"[]")
 
 
-def test_samples_come_and_their_stream_is_closed(client: Client, tmp_path: Path) -> None:
+def test_stream_closes_after_the_last_sample(client: Client, tmp_path: Path) -> None:
     client.open()
     assert client.generate("early", 2).first()["error"] == "lost"
     client.refit(tmp_path, 4)
@@ -194,8 +196,8 @@ def test_samples_come_and_their_stream_is_closed(client: Client, tmp_path: Path)
     assert [(s.sample, s.tokens, s.versions) for s in samples] == [(i, [0, 1, 2], [4, 4, 4]) for i in (0, 1)]
 
 
-def test_what_is_aborted_holds_nothing(client: Client, tmp_path: Path) -> None:
-    """Its name is free at once; what runs beside it goes on."""
+def test_abort_frees_resources(client: Client, tmp_path: Path) -> None:
+    """The id is free at once; other requests continue."""
     client.open()
     client.refit(tmp_path, 1)
     endless = client.generate("a", 10**9)
@@ -209,7 +211,7 @@ def test_what_is_aborted_holds_nothing(client: Client, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "gone"])
-def test_a_session_that_ends_takes_its_streams_along(client: Client, tmp_path: Path, how: str) -> None:
+def test_ended_session_closes_its_streams(client: Client, tmp_path: Path, how: str) -> None:
     opened = client.open()
     client.refit(tmp_path, 1)
     endless = client.generate("a", 10**9)
@@ -229,7 +231,7 @@ def test_a_session_that_ends_takes_its_streams_along(client: Client, tmp_path: P
     assert not other.said
 
 
-def test_refusals_say_of_what_kind_they_are(client: Client, tmp_path: Path) -> None:
+def test_errors_have_a_kind(client: Client, tmp_path: Path) -> None:
     assert client.say(Op.SEQUENCE_LOGPROBS, tokens=[1, 2]).first()["error"] == "lost"
     assert client.open(folder="/bad").first() == {"error": "model", "words": "/bad is no model"}
     client.open()
@@ -257,7 +259,7 @@ def test_refusals_say_of_what_kind_they_are(client: Client, tmp_path: Path) -> N
     assert scores.first() == {"result": {"logprobs": [[-1.0, -2.0], [-3.0]], "version": 1}}
 
 
-def test_an_engine_of_no_use_ends_the_session_and_says_why(client: Client, tmp_path: Path) -> None:
+def test_failed_engine_ends_the_session_with_its_error(client: Client, tmp_path: Path) -> None:
     opened = client.open()
     client.refit(tmp_path, 1)
     held = client.generate("a", 10**9)
@@ -267,8 +269,8 @@ def test_an_engine_of_no_use_ends_the_session_and_says_why(client: Client, tmp_p
     assert opened.said[-1] == {"failed": "ArithmeticError: logits that are NaN"}
 
 
-def test_held_it_makes_no_token_and_answers_all_else(client: Client, tmp_path: Path) -> None:
-    """What comes meanwhile waits too, what is aborted is gone; all else goes on once it is released."""
+def test_paused_engine_generates_nothing_and_answers_other_requests(client: Client, tmp_path: Path) -> None:
+    """New requests wait too, aborted ones are gone; the others continue after RELEASE."""
     opened = client.open()
     client.refit(tmp_path, 1)
     running, gone = client.generate("a", 10**9), client.generate("gone", 10**9)
@@ -292,8 +294,8 @@ def test_held_it_makes_no_token_and_answers_all_else(client: Client, tmp_path: P
     assert not running.closed.is_set()
 
 
-def test_released_as_lost_it_lets_go_of_what_stood_still(client: Client, tmp_path: Path) -> None:
-    """Nothing of it is stepped again; its names are free."""
+def test_release_as_lost_drops_paused_requests(client: Client, tmp_path: Path) -> None:
+    """Their samples are not stepped again; their ids are free."""
     client.open()
     client.refit(tmp_path, 1)
     held = client.generate("a", 10**9)
@@ -308,7 +310,7 @@ def test_released_as_lost_it_lets_go_of_what_stood_still(client: Client, tmp_pat
     assert len(again.said) == 2
 
 
-def test_a_session_that_ends_held_leaves_nothing_held(client: Client, tmp_path: Path) -> None:
+def test_ended_session_resumes_the_engine(client: Client, tmp_path: Path) -> None:
     client.open()
     client.refit(tmp_path, 1)
     assert client.say(Op.HOLD).first() == {"result": None}
@@ -318,7 +320,7 @@ def test_a_session_that_ends_held_leaves_nothing_held(client: Client, tmp_path: 
     assert client.generate("a", 2).closed.wait(SECONDS)
 
 
-def test_the_load_is_told_while_nothing_is_asked(client: Client, tmp_path: Path) -> None:
+def test_load_is_reported_while_idle(client: Client, tmp_path: Path) -> None:
     opened = client.open()
     client.refit(tmp_path, 1)
     client.generate("a", 10**9)

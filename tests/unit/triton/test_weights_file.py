@@ -1,4 +1,4 @@
-"""Weights through a file: what comes out is what went in, and damage is told by name."""
+"""The weights file: tensors survive a round trip, and damage is reported by tensor name."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ WEIGHTS: dict[str, Tensor] = {
 }
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "weights"
     path.write_text("left by a worker that was killed, and longer than what comes now" * 99)
     entries = write_weights(path, WEIGHTS.items())
@@ -30,13 +30,13 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         assert torch.equal(found[name], tensor)
 
 
-def test_nothing_is_a_file_too(tmp_path: Path) -> None:
+def test_empty_file(tmp_path: Path) -> None:
     entries = write_weights(tmp_path / "weights", [])
     with read_weights(tmp_path / "weights", entries) as tensors:
         assert list(tensors) == []
 
 
-def test_damage_is_told_by_name(tmp_path: Path) -> None:
+def test_damage_is_reported_by_name(tmp_path: Path) -> None:
     path = tmp_path / "weights"
     entries = write_weights(path, WEIGHTS.items())
     data = bytearray(path.read_bytes())

@@ -2,12 +2,12 @@
 {{ include "kubealign.fullname" . }}-dashboard
 {{- end }}
 
-{{/* The port's name, which is its protocol too. */}}
+{{/* Name of the port, which is also its protocol. */}}
 {{- define "kubealign.dashboard.scheme" -}}
 {{ ternary "https" "http" .Values.dashboard.tls.enabled }}
 {{- end }}
 
-{{/* The Service's port. */}}
+{{/* Port of the Service. */}}
 {{- define "kubealign.dashboard.servicePort" -}}
 {{ ternary 443 80 .Values.dashboard.tls.enabled }}
 {{- end }}
@@ -16,7 +16,7 @@
 {{ default (printf "%s-tls" (include "kubealign.dashboard.name" .)) .Values.dashboard.tls.existingSecret }}
 {{- end }}
 
-{{/* What it reads of jobs and what belongs to them, for everybody whom the cluster lets see it. */}}
+{{/* Read rights of the dashboard on jobs and their objects; callers are authorized separately. */}}
 {{- define "kubealign.dashboard.rules" -}}
 - apiGroups: [kubealign.dev]
   resources: [alignmentjobs]

@@ -2,7 +2,7 @@
 {{ include "kubealign.fullname" . }}-operator
 {{- end }}
 
-{{/* The operator's file; its shape is kubealign_operator/controller/config.py. */}}
+{{/* The operator's configuration; its schema is kubealign_operator/controller/config.py. */}}
 {{- define "kubealign.operator.config" -}}
 namespaces:
   {{- toYaml .Values.watchNamespaces | nindent 2 }}
@@ -44,11 +44,11 @@ progressSeconds: {{ .Values.operator.progressSeconds }}
 logLevel: {{ .Values.operator.logLevel }}
 {{- end }}
 
-{{/* All that the operator may do to jobs and what belongs to them. */}}
+{{/* The operator's rights on jobs and their objects. */}}
 {{- define "kubealign.operator.rules" -}}
 - apiGroups: [kubealign.dev]
   resources: [alignmentjobs]
-  # delete: when ttlSecondsAfterFinished is over.
+  # delete: after ttlSecondsAfterFinished.
   verbs: [list, watch, delete]
 - apiGroups: [kubealign.dev]
   resources: [alignmentjobs/status]
@@ -56,7 +56,7 @@ logLevel: {{ .Values.operator.logLevel }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete]
-# Neither listed nor watched, so it sees no Secret whose name it does not know.
+# Neither list nor watch: the operator can only read Secrets whose names it knows.
 - apiGroups: [""]
   resources: [secrets, configmaps, services]
   verbs: [get, create]

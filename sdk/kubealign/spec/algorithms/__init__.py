@@ -1,4 +1,7 @@
-"""The algorithms, each with its own fields and defaults. Their maths: `kubealign_services.algorithms`."""
+"""Specs of the algorithms, each with its own fields and defaults.
+
+The maths is in `kubealign_services.algorithms`.
+"""
 
 from kubealign.spec.algorithms.critic import GAE, PPO
 from kubealign.spec.algorithms.custom import Custom, CustomOffline, RowKind

@@ -1,4 +1,4 @@
-"""Learning from rewards with a critic."""
+"""Spec of PPO, the algorithm with a learned critic."""
 
 from typing import ClassVar
 
@@ -13,9 +13,11 @@ from kubealign.spec.training import Fraction
 class GAE(Spec):
     """Generalised advantage estimation (Schulman et al. 2016)."""
 
-    gamma: Fraction = Field(1.0, description="Discount of a token's reward by the tokens before it.")
+    gamma: Fraction = Field(1.0, description="Discount factor per token.")
     lambda_: Fraction = Field(
-        0.95, alias="lambda", description="1: returns as sampled; 0: one step, then the critic."
+        0.95,
+        alias="lambda",
+        description="Bias-variance trade-off. 1: Monte Carlo returns; 0: one-step temporal difference.",
     )
 
 
@@ -26,15 +28,18 @@ class PPO(Clipped):
 
     advantage: Normalization = Field(
         Normalization(center=Center.BATCH, scale=Scale.BATCH),
-        description="What becomes of the estimated advantages, over the step's response tokens.",
+        description="Normalisation of the estimated advantages over the step's response tokens.",
     )
-    gae: GAE = Field(GAE(), description="How advantages are made from rewards and values.")
+    gae: GAE = Field(GAE(), description="Advantage estimation from rewards and values.")
     value_clip: float = Field(
-        0.2, ge=0, description="Bound on a value's move from its old one in the loss; 0: none."
+        0.2,
+        ge=0,
+        description="Clip range of the value loss: largest change of a value from its old estimate; 0: no "
+        "clipping.",
     )
-    value_coefficient: float = Field(0.5, gt=0, description="Scale of the critic's loss.")
+    value_coefficient: float = Field(0.5, gt=0, description="Weight of the value loss.")
     critic_warmup_steps: int = Field(
-        0, ge=0, le=MOST, description="First steps in which only the critic learns."
+        0, ge=0, le=MOST, description="First steps in which only the critic is trained."
     )
 
     @model_validator(mode="after")
@@ -45,8 +50,7 @@ class PPO(Clipped):
                 (
                     ("advantage", "center"),
                     self.advantage.center,
-                    "PPO's advantages are of tokens, none of which stands for a sample: set Batch, Group or "
-                    "None",
+                    "PPO's advantages are per token, so no sample can be left out: set Batch, Group or None",
                 ),
             )
         return self

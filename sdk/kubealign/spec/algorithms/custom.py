@@ -1,4 +1,4 @@
-"""Algorithms of other packages."""
+"""Specs of algorithms from other packages."""
 
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -9,12 +9,12 @@ from kubealign.spec.algorithms.method import Offline
 from kubealign.spec.algorithms.on_policy import Clipped
 from kubealign.spec.base import ShortText
 
-_NAME = "Name of its entry point in the group kubealign.algorithms."
-_PARAMETERS = "The algorithm's own fields; it checks them when the job starts."
+_NAME = "Name of the algorithm's entry point in the group kubealign.algorithms."
+_PARAMETERS = "The algorithm's own parameters; the plugin validates them when the job starts."
 
 
 class Custom(Clipped):
-    """An algorithm of another package that learns from its own samples."""
+    """Plugin algorithm that learns from its own samples."""
 
     name: ShortText = Field(description=_NAME)
     parameters: dict[str, Any] = Field(default_factory=dict, max_length=256, description=_PARAMETERS)
@@ -25,7 +25,7 @@ class Custom(Clipped):
 
 
 class RowKind(StrEnum):
-    """The member of spec.data."""
+    """Member of spec.data that the algorithm reads."""
 
     DEMONSTRATIONS = "Demonstrations"
     PREFERENCES = "Preferences"
@@ -34,15 +34,17 @@ class RowKind(StrEnum):
 
 
 class CustomOffline(Offline):
-    """An algorithm of another package that learns from given rows."""
+    """Plugin algorithm that learns from given rows."""
 
     turns: ClassVar[bool] = True
     teacher: ClassVar[bool] = False
 
     name: ShortText = Field(description=_NAME)
     parameters: dict[str, Any] = Field(default_factory=dict, max_length=256, description=_PARAMETERS)
-    rows: RowKind = Field(RowKind.DEMONSTRATIONS, description="What it learns from.")
-    reference: bool = Field(False, description="Whether it needs a reference's log-probabilities.")
+    rows: RowKind = Field(RowKind.DEMONSTRATIONS, description="Kind of rows that the algorithm learns from.")
+    reference: bool = Field(
+        False, description="Compute the reference policy's log-probabilities for the algorithm."
+    )
 
     @property
     def plugin(self) -> str:

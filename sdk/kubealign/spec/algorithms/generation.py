@@ -1,4 +1,4 @@
-"""Jobs that make data: samples with rewards, and rows with annotations."""
+"""Specs of jobs that produce data: sampled responses with rewards, and annotated rows."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -10,13 +10,15 @@ from kubealign.spec.algorithms.method import Makes, Method, Rows, Use
 from kubealign.spec.base import MOST, ShortText, Spec, incoherent
 from kubealign.spec.placeholders import names
 
-#: A sentence or a few that say what a response should be.
+#: One or a few sentences that describe a desired response.
 Principle: TypeAlias = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class Keep(StrEnum):
-    """All: every sample is a row. Best: the one with the highest reward. BestAndWorst: one preference, of
-    the highest and the lowest reward; prompts whose samples are all alike are left out."""
+    """All: each sample becomes a row. Best: the sample with the highest reward. BestAndWorst: one preference
+    pair of the samples with the highest and the lowest reward; prompts whose samples all have the same
+    reward are skipped.
+    """
 
     ALL = "All"
     BEST = "Best"
@@ -24,14 +26,19 @@ class Keep(StrEnum):
 
 
 def _holding(*needed: str, also: Sequence[str]) -> AfterValidator:
-    """Of a prompt: all of `needed` stand in it in braces, any of `also`, and nothing else."""
+    """Return a validator for prompt templates.
+
+    Args:
+        needed: Placeholders that the template must contain.
+        also: Placeholders that the template may contain as well; all others are errors.
+    """
 
     def check(text: str) -> str:
-        found, known = names(text), [*needed, *also]
-        unknown = [name for name in found if name not in known]
+        present, allowed = names(text), [*needed, *also]
+        unknown = [name for name in present if name not in allowed]
         if unknown:
-            raise ValueError(f"{_braced(unknown)} stands for nothing here; there are {_braced(known)}")
-        missing = [name for name in needed if name not in found]
+            raise ValueError(f"{_braced(unknown)} is not a placeholder here; there are {_braced(allowed)}")
+        missing = [name for name in needed if name not in present]
         if missing:
             raise ValueError(f"must have {_braced(missing)} in it")
         return text
@@ -39,8 +46,8 @@ def _holding(*needed: str, also: Sequence[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _braced(found: Sequence[str]) -> str:
-    return ", ".join(f"{{{name}}}" for name in found)
+def _braced(placeholders: Sequence[str]) -> str:
+    return ", ".join(f"{{{name}}}" for name in placeholders)
 
 
 _PROMPT = Field(min_length=1, max_length=16384)
@@ -54,36 +61,48 @@ ComparisonPrompt: TypeAlias = Annotated[
 
 
 class Revision(Spec):
-    """The policy criticises its response by a principle, then writes it anew (Bai et al. 2022)."""
+    """Critique and revision by the policy (Bai et al. 2022).
+
+    The policy criticises its response by a principle and then rewrites the response.
+    """
 
     principles: list[Principle] = Field(
-        min_length=1, max_length=256, description="One is drawn for each revision, seeded by the job."
+        min_length=1,
+        max_length=256,
+        description="Principles; one is drawn at random for each revision, seeded by the job.",
     )
     critique: CritiquePrompt = Field(
-        description="Prompt of the critique, with {prompt}, {response} and {principle} in it.",
+        description="Prompt for the critique, with {prompt}, {response} and {principle} as placeholders.",
     )
     revision: RevisionPrompt = Field(
-        description="Prompt of the new response, with {prompt}, {response}, {principle} and {critique} in "
-        "it.",
+        description="Prompt for the revised response, with {prompt}, {response}, {principle} and "
+        "{critique} as placeholders.",
     )
-    times: int = Field(1, ge=1, le=64, description="How often each response is revised.")
+    times: int = Field(1, ge=1, le=64, description="Number of successive revisions of each response.")
 
 
 class Comparison(Spec):
-    """The policy says which of two responses fits a principle better (Bai et al. 2022): which of two answers
-    it finds likelier after a prompt. Each pair is asked about in both orders."""
+    """AI feedback by pairwise comparison (Bai et al. 2022).
+
+    The policy is asked which of two responses fits a principle better; the more likely of the two answers
+    wins. Each pair is compared in both orders.
+    """
 
     principles: list[Principle] = Field(
-        min_length=1, max_length=256, description="One is drawn for each pair, seeded by the job."
+        min_length=1,
+        max_length=256,
+        description="Principles; one is drawn at random for each pair, seeded by the job.",
     )
     prompt: ComparisonPrompt = Field(
-        description="The question, with {prompt}, {first}, {second} and {principle} in it.",
+        description="Prompt for the comparison, with {prompt}, {first}, {second} and {principle} as "
+        "placeholders.",
     )
     answers: list[ShortText] = Field(
         ["A", "B"],
         min_length=2,
         max_length=2,
-        description="What the question is answered with: where the first is better, where the second is.",
+        description="The two possible answers: the first means that the first response is better, the "
+        "second that the second is.",
     )
 
 
@@ -95,16 +114,18 @@ class Generate(Method):
     data: ClassVar[str] = "prompts"
     makes: ClassVar[Makes] = Makes.DATA
 
-    prompts_per_step: int = Field(64, ge=1, le=MOST, description="Prompts of one step.")
-    samples_per_prompt: int = Field(1, ge=1, le=MOST, description="Responses sampled to each prompt.")
-    keep: Keep = Field(Keep.ALL, description="Which samples become rows.")
+    prompts_per_step: int = Field(64, ge=1, le=MOST, description="Prompts per step.")
+    samples_per_prompt: int = Field(1, ge=1, le=MOST, description="Responses sampled for each prompt.")
+    keep: Keep = Field(Keep.ALL, description="Selection of the samples that become rows.")
     revise: Revision | None = Field(
-        None, description="The policy revises its responses by principles; null: they stay as sampled."
+        None,
+        description="Critique and revision of the responses by the policy; null: responses are kept as "
+        "sampled.",
     )
     compare: Comparison | None = Field(
         None,
-        description="The policy compares samples, the first with the second, the third with the fourth: the "
-        "rows are preferences. null: no comparison.",
+        description="Pairwise comparison by the policy of the first sample with the second, the third "
+        "with the fourth, and so on; the rows are preferences. null: no comparison.",
     )
 
     @property
@@ -113,7 +134,7 @@ class Generate(Method):
 
     @property
     def longest_template(self) -> int:
-        """Characters of the longest prompt about a response; 0: nothing is asked about responses."""
+        """Characters of the longest critique, revision or comparison prompt; 0 if the job has none."""
         prompts = [] if self.revise is None else [self.revise.critique, self.revise.revision]
         prompts += [] if self.compare is None else [self.compare.prompt]
         return max(map(len, prompts), default=0)
@@ -136,16 +157,23 @@ class Generate(Method):
 
 
 class Annotate(Rows):
-    """Scores the responses of a data set by the job's rewards and writes its rows with the scores as columns
-    (SteerLM's first step, Dong et al. 2023). The policy lends its tokenizer."""
+    """Scores the responses of a data set with the job's rewards and writes the rows with the scores as
+    columns.
+
+    This is the first step of SteerLM (Dong et al. 2023). Only the policy's tokenizer is used.
+    """
 
     rewards: ClassVar[Use] = Use.NEEDED
     data: ClassVar[str] = "demonstrations"
     makes: ClassVar[Makes] = Makes.DATA
 
-    round_to_integers: bool = Field(False, description="Scores are rounded to whole numbers.")
-    lowest: float | None = Field(None, description="Scores are at least this; null: unbounded.")
-    highest: float | None = Field(None, description="Scores are at most this; null: unbounded.")
+    round_to_integers: bool = Field(False, description="Round the scores to whole numbers.")
+    lowest: float | None = Field(
+        None, description="Lower bound to which scores are clamped; null: unbounded."
+    )
+    highest: float | None = Field(
+        None, description="Upper bound to which scores are clamped; null: unbounded."
+    )
 
     @model_validator(mode="after")
     def _bounds(self) -> "Annotate":

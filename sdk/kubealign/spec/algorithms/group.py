@@ -1,4 +1,4 @@
-"""Learning from how a response compares with the others to its prompt."""
+"""Specs of group-relative algorithms, which compare the responses to one prompt with each other."""
 
 from pydantic import Field
 
@@ -19,15 +19,17 @@ _GROUP = Normalization(center=Center.GROUP, scale=Scale.GROUP)
 
 
 class Grouped(OnPolicy):
-    """Several samples of each prompt, compared with one another."""
+    """Fields of algorithms that sample a group of responses for each prompt."""
 
     samples_per_prompt: int = Field(
-        8, ge=2, le=MOST, description="Responses sampled to each prompt; each is compared with the others."
+        8, ge=2, le=MOST, description="Responses sampled for each prompt (group size)."
     )
-    advantage: Normalization = Field(_GROUP, description="How returns become advantages.")
-    kl: KL = Field(in_loss(0.0), description="The pull towards the reference; none by default.")
+    advantage: Normalization = Field(_GROUP, description="Normalisation of returns to advantages.")
+    kl: KL = Field(
+        in_loss(0.0), description="KL penalty towards the reference policy. No penalty by default."
+    )
     dynamic_sampling: DynamicSampling | None = Field(
-        None, description="Replace groups whose samples all have the same reward; null: train on them."
+        None, description="Replacement of groups whose samples all have the same reward; null: train on them."
     )
 
 
@@ -35,45 +37,51 @@ class GRPO(Grouped, Clipped):
     """Group relative policy optimisation (Shao et al. 2024)."""
 
     aggregation: LossAggregation = Field(
-        LossAggregation.SEQUENCE_MEAN, description="How the tokens' losses become one number."
+        LossAggregation.SEQUENCE_MEAN, description="Aggregation of the per-token losses into one loss."
     )
-    kl: KL = Field(in_loss(0.04), description="The pull towards the reference.")
+    kl: KL = Field(in_loss(0.04), description="KL penalty towards the reference policy.")
 
 
 class DrGRPO(Grouped, Clipped):
-    """GRPO done right (Liu et al. 2025): no division by the group's deviation nor by a response's length."""
+    """GRPO done right (Liu et al. 2025): no division by the group's standard deviation or by the response's
+    length.
+    """
 
     advantage: Normalization = Field(
-        Normalization(center=Center.GROUP), description="How returns become advantages."
+        Normalization(center=Center.GROUP), description="Normalisation of returns to advantages."
     )
     aggregation: LossAggregation = Field(
-        LossAggregation.FIXED_LENGTH, description="How the tokens' losses become one number."
+        LossAggregation.FIXED_LENGTH, description="Aggregation of the per-token losses into one loss."
     )
 
 
 class DAPO(Grouped, Clipped):
     """Decoupled clip and dynamic sampling policy optimisation (Yu et al. 2025)."""
 
-    clip: Clip = Field(Clip(low=0.2, high=0.28), description="The ratio's clip range.")
+    clip: Clip = Field(Clip(low=0.2, high=0.28), description="Clip range of the importance ratio.")
     dynamic_sampling: DynamicSampling = Field(
-        DynamicSampling(), description="Replace groups whose samples all have the same reward."
+        DynamicSampling(), description="Replacement of groups whose samples all have the same reward."
     )
 
 
 class GSPO(Grouped, Clipped):
-    """Group sequence policy optimisation (Zheng et al. 2025): the ratio is of the response, as the geometric
-    mean over its tokens."""
+    """Group sequence policy optimisation (Zheng et al. 2025).
 
-    clip: Clip = Field(Clip(low=3.0e-4, high=4.0e-4), description="The ratio's clip range.")
-    ratio: RatioLevel = Field(RatioLevel.SEQUENCE_MEAN, description="Of what the ratio is.")
+    The importance ratio is that of the response: the geometric mean over its tokens.
+    """
+
+    clip: Clip = Field(Clip(low=3.0e-4, high=4.0e-4), description="Clip range of the importance ratio.")
+    ratio: RatioLevel = Field(RatioLevel.SEQUENCE_MEAN, description="Level of the importance ratio.")
     aggregation: LossAggregation = Field(
-        LossAggregation.SEQUENCE_MEAN, description="How the tokens' losses become one number."
+        LossAggregation.SEQUENCE_MEAN, description="Aggregation of the per-token losses into one loss."
     )
 
 
 class CISPO(Grouped):
-    """Clipped importance-sampling policy optimisation (MiniMax 2025): the ratio is a bounded weight, and
-    every token keeps its gradient."""
+    """Clipped importance-sampling policy optimisation (MiniMax 2025).
 
-    ratio_floor: float = Field(0.0, ge=0, description="The weight is at least this.")
-    ratio_cap: float = Field(5.0, gt=1, description="The weight is at most this.")
+    The importance ratio is a clipped weight without gradient, so that every token keeps its gradient.
+    """
+
+    ratio_floor: float = Field(0.0, ge=0, description="Lower bound of the weight.")
+    ratio_cap: float = Field(5.0, gt=1, description="Upper bound of the weight.")

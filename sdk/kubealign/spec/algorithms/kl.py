@@ -1,4 +1,4 @@
-"""The pull towards the reference."""
+"""KL penalty towards the reference policy."""
 
 from enum import StrEnum
 
@@ -8,15 +8,17 @@ from kubealign.spec.base import Spec, exactly_one
 
 
 class KLPlacement(StrEnum):
-    """Reward: the divergence is taken from the reward. Loss: it is added to the loss."""
+    """Reward: the KL penalty is subtracted from the reward. Loss: the KL penalty is added to the loss."""
 
     REWARD = "Reward"
     LOSS = "Loss"
 
 
 class KLEstimator(StrEnum):
-    """Schulman's estimators of KL(policy || reference) from the policy's own samples; r is the reference's
-    probability of a token over the policy's. K1: -log r. K2: (log r)^2 / 2. K3: r - 1 - log r."""
+    """Estimators of KL(policy || reference) from the policy's own samples (Schulman 2020), where r is the
+    reference's probability of a token divided by the policy's. K1: -log r. K2: (log r)^2 / 2. K3: r - 1 -
+    log r.
+    """
 
     K1 = "K1"
     K2 = "K2"
@@ -24,30 +26,32 @@ class KLEstimator(StrEnum):
 
 
 class FixedKL(Spec):
-    """A coefficient that stays as it is."""
+    """Constant KL coefficient."""
 
     coefficient: float = Field(
-        0.05, ge=0, description="Weight of the divergence; 0: none, and no reference is started."
+        0.05, ge=0, description="Weight of the KL penalty; 0: no penalty, and no reference is started."
     )
 
 
 class AdaptiveKL(Spec):
-    """The coefficient follows a target divergence (Ziegler et al. 2019)."""
+    """KL coefficient that is adapted to reach a target divergence (Ziegler et al. 2019)."""
 
-    initial_coefficient: float = Field(0.05, gt=0, description="Weight of the divergence at the first step.")
-    target: float = Field(6.0, gt=0, description="Divergence wanted, in nats per sequence.")
-    horizon: float = Field(10_000.0, gt=0, description="Sequences over which the coefficient follows.")
+    initial_coefficient: float = Field(0.05, gt=0, description="Weight of the KL penalty at the first step.")
+    target: float = Field(6.0, gt=0, description="Target divergence in nats per sequence.")
+    horizon: float = Field(10_000.0, gt=0, description="Sequences over which the coefficient is adapted.")
 
 
 class KL(Spec):
-    """The pull towards the reference. Exactly one of fixed and adaptive must be set; fixed with
-    coefficient 0 needs no reference."""
+    """KL penalty towards the reference policy.
 
-    placement: KLPlacement = Field(KLPlacement.REWARD, description="Where the divergence enters.")
-    estimator: KLEstimator = Field(KLEstimator.K1, description="How it is estimated.")
+    Exactly one of fixed and adaptive must be set. A fixed coefficient of 0 needs no reference.
+    """
+
+    placement: KLPlacement = Field(KLPlacement.REWARD, description="Term to which the KL penalty is applied.")
+    estimator: KLEstimator = Field(KLEstimator.K1, description="Estimator of the divergence.")
     fixed: FixedKL | None = Field(None, description="A constant coefficient.")
     adaptive: AdaptiveKL | None = Field(
-        None, description="A coefficient that steers the divergence; placement Reward only."
+        None, description="A coefficient that is adapted to reach a target divergence; placement Reward only."
     )
 
     @model_validator(mode="after")
@@ -57,14 +61,15 @@ class KL(Spec):
 
     @property
     def active(self) -> bool:
+        """True if the coefficient is above 0, so that a reference is needed."""
         return self.adaptive is not None or (self.fixed is not None and self.fixed.coefficient > 0)
 
 
 def in_reward(coefficient: float) -> KL:
-    """K1 with a fixed coefficient, taken from the reward."""
+    """Return a KL penalty in the reward: estimator K1 with a fixed coefficient."""
     return KL(fixed=FixedKL(coefficient=coefficient))
 
 
 def in_loss(coefficient: float) -> KL:
-    """K3 with a fixed coefficient, added to the loss."""
+    """Return a KL penalty in the loss: estimator K3 with a fixed coefficient."""
     return KL(placement=KLPlacement.LOSS, estimator=KLEstimator.K3, fixed=FixedKL(coefficient=coefficient))

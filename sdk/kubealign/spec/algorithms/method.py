@@ -1,4 +1,4 @@
-"""What every algorithm says of itself, so that nobody else need know its name."""
+"""Base classes of the algorithm specs and the properties by which other code tells algorithms apart."""
 
 from enum import StrEnum
 from typing import ClassVar
@@ -9,7 +9,10 @@ from kubealign.spec.base import MOST, Spec
 
 
 class Makes(StrEnum):
-    """POLICY: a causal language model. REWARD_MODEL: a model that scores. DATA: rows, and no weights."""
+    """Kind of result of a job.
+
+    POLICY: a causal language model. REWARD_MODEL: a model that scores responses. DATA: rows, no weights.
+    """
 
     POLICY = "policy"
     REWARD_MODEL = "reward model"
@@ -17,7 +20,7 @@ class Makes(StrEnum):
 
 
 class Use(StrEnum):
-    """Whether an algorithm has a use for something."""
+    """Degree to which an algorithm requires an input."""
 
     NEEDED = "needed"
     ALLOWED = "allowed"
@@ -25,62 +28,63 @@ class Use(StrEnum):
 
 
 class Method(Spec):
-    """Base of all entries of the algorithm union."""
+    """Base class of all members of the `Algorithm` union."""
 
-    #: It samples each step's batch from the policy and learns from rewards.
+    #: Samples each step's batch from the policy and learns from rewards.
     online: ClassVar[bool] = False
-    #: It has rollout workers, even without sampled validation.
+    #: Needs rollout workers, even without sampled validation.
     samples: ClassVar[bool] = False
+    #: Trains a critic.
     critic: ClassVar[bool] = False
-    #: Preferences with a rating for each response.
+    #: Reads preferences with a rating for each response.
     rated: ClassVar[bool] = False
-    #: Each row's prompt is also read with another row's response.
+    #: Pairs each row's prompt with another row's response as well (the KL pairs of KTO).
     mismatched: ClassVar[bool] = False
-    #: Of a conversation it can imitate several turns.
+    #: Can train on several turns of a conversation.
     turns: ClassVar[bool] = False
-    #: A frozen model whose distributions it learns from.
+    #: Learns from the distributions of a frozen teacher model.
     teacher: ClassVar[bool] = False
     rewards: ClassVar[Use] = Use.NONE
     makes: ClassVar[Makes] = Makes.POLICY
 
     @property
     def needs_rewards(self) -> bool:
-        """Whether the job must name rewards."""
+        """True if the job must name rewards."""
         return self.rewards is Use.NEEDED
 
     @property
     def trains(self) -> bool:
-        """Whether the job has a trainer."""
+        """True if the job has a trainer."""
         return self.makes is not Makes.DATA
 
     @property
     def plugin(self) -> str | None:
-        """Name of the entry point of another package that holds its maths; None: it is kubealign's own."""
+        """Entry point of the plugin that implements the algorithm; None: implemented by kubealign."""
         return None
 
     @property
     def uses_reference(self) -> bool:
-        """Whether a frozen model's log-probabilities of the tokens are needed."""
+        """True if a reference model's log-probabilities of the tokens are needed."""
         return False
 
     @property
     def updates_per_step(self) -> int:
-        """Optimiser steps of one step."""
+        """Optimiser steps per step."""
         return 1
 
 
 class Rows(Method):
-    """What every algorithm that goes through given rows has."""
+    """Fields of all algorithms that read given rows."""
 
-    rows_per_step: int = Field(64, ge=1, le=MOST, description="Rows of one step.")
+    rows_per_step: int = Field(64, ge=1, le=MOST, description="Rows per step.")
 
 
 class Offline(Rows):
-    """What every algorithm that learns from given rows has."""
+    """Fields of all algorithms that learn from given rows."""
 
     max_epochs: int | None = Field(
         None,
         ge=1,
         le=MOST,
-        description="End after this many times through the data, if maxSteps has not ended the job before.",
+        description="End the job after this many epochs over the data, unless maxSteps ends it earlier.",
     )

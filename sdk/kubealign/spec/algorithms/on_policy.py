@@ -1,4 +1,4 @@
-"""What every algorithm that learns from its own samples has."""
+"""Base specs of on-policy algorithms, which learn from their own samples."""
 
 from typing import ClassVar
 
@@ -19,71 +19,81 @@ from kubealign.spec.base import MOST, incoherent
 
 
 class OnPolicy(Method):
-    """Samples, rewards, advantages, and a policy loss."""
+    """Fields of all algorithms with sampling, rewards, advantages and a policy loss."""
 
     online: ClassVar[bool] = True
     samples: ClassVar[bool] = True
     rewards: ClassVar[Use] = Use.NEEDED
     data: ClassVar[str] = "prompts"
-    #: For each prompt one more response of the likeliest tokens, which is compared with and not learned.
+    #: Adds one greedy response per prompt, used as the baseline and excluded from the loss.
     greedy_baseline: ClassVar[bool] = False
 
-    prompts_per_step: int = Field(64, ge=1, le=MOST, description="Prompts of one step.")
-    samples_per_prompt: int = Field(1, ge=1, le=MOST, description="Responses sampled to each prompt.")
+    prompts_per_step: int = Field(64, ge=1, le=MOST, description="Prompts per step.")
+    samples_per_prompt: int = Field(1, ge=1, le=MOST, description="Responses sampled for each prompt.")
     minibatch_sequences: int | None = Field(
         None,
         ge=1,
         le=MOST,
-        description="Sequences of one optimiser step; must divide those of a step. null: all of a step.",
+        description="Sequences per optimiser step (minibatch size); must divide the sequences of a "
+        "step. null: one minibatch per step.",
     )
     epochs_per_step: int = Field(
-        1, ge=1, le=MOST, description="Times that a step's sequences are gone through."
+        1, ge=1, le=MOST, description="Optimisation epochs over the sequences of each step."
     )
     max_staleness: int = Field(
         0,
         ge=0,
         le=1024,
-        description="Asynchronous training: versions that the weights which made a sample may be behind "
-        "those that train on it. Above 0 the loss is decoupled (Fu et al. 2025, AReaL): the ratio is that to "
-        "the step's own weights, and importance weighs what older ones made.",
+        description="Asynchronous training: largest number of weight versions by which the weights that "
+        "generated a sample may lag behind the trainer's. Above 0 the loss is decoupled (Fu "
+        "et al. 2025, AReaL): the importance ratio is relative to the step's own weights, "
+        "and importance weighting corrects for samples of older weights.",
     )
     advantage: Normalization = Field(
-        Normalization(center=Center.NONE), description="How returns become advantages."
+        Normalization(center=Center.NONE), description="Normalisation of returns to advantages."
     )
     aggregation: LossAggregation = Field(
-        LossAggregation.TOKEN_MEAN, description="How the tokens' losses become one number."
+        LossAggregation.TOKEN_MEAN, description="Aggregation of the per-token losses into one loss."
     )
-    kl: KL = Field(KL(fixed=FixedKL()), description="The pull towards the reference.")
+    kl: KL = Field(KL(fixed=FixedKL()), description="KL penalty towards the reference policy.")
     entropy_coefficient: float = Field(
-        0.0, ge=0, description="Bonus on the mean entropy of the policy over response tokens."
+        0.0,
+        ge=0,
+        description="Weight of the entropy bonus: mean entropy of the policy over the response tokens.",
     )
     importance: Importance | None = Field(
         None,
-        description="Weights that correct what the rollout engine computes otherwise than the trainer. null: "
-        "none; with maxStaleness above 0 those of the decoupled loss, by token, at most 5.",
+        description="Importance weighting that corrects differences between the rollout engine's and the "
+        "trainer's log-probabilities. null: no weighting, or with maxStaleness above 0 that of the "
+        "decoupled loss: per token, truncated at 5.",
     )
-    overlong: OverlongPenalty | None = Field(None, description="A penalty near the length limit; null: none.")
+    overlong: OverlongPenalty | None = Field(
+        None, description="Penalty on responses near the length limit; null: no penalty."
+    )
     mask_truncated: bool = Field(
-        False, description="Responses that did not end within maxTokens count for nothing in the loss."
+        False, description="Exclude responses that did not end within maxTokens from the loss."
     )
 
     @property
     def sequences_per_step(self) -> int:
+        """Sequences sampled per step."""
         return self.prompts_per_step * self.samples_per_prompt
 
     @property
     def updates_per_step(self) -> int:
+        """Optimiser steps per step."""
         return self.epochs_per_step * (
             self.sequences_per_step // (self.minibatch_sequences or self.sequences_per_step)
         )
 
     @property
     def uses_reference(self) -> bool:
+        """True if the KL penalty is active."""
         return self.kl.active
 
     @property
     def effective_importance(self) -> Importance | None:
-        """The correction that is made; None: none."""
+        """Importance weighting that is applied; None: no weighting."""
         return self.importance or (Importance() if self.max_staleness > 0 else None)
 
     @model_validator(mode="after")
@@ -123,14 +133,15 @@ class OnPolicy(Method):
                 (
                     ("kl", "adaptive"),
                     self.kl.adaptive,
-                    "an adaptive coefficient steers KL in the reward: set placement to Reward, or use fixed",
+                    "an adaptive coefficient needs the KL penalty in the reward: set placement to Reward, "
+                    "or use fixed",
                 ),
             )
         return self
 
 
 class Clipped(OnPolicy):
-    """With a clipped ratio."""
+    """Fields of algorithms with a clipped importance ratio."""
 
-    clip: Clip = Field(Clip(), description="The ratio's clip range.")
-    ratio: RatioLevel = Field(RatioLevel.TOKEN, description="Of what the ratio is.")
+    clip: Clip = Field(Clip(), description="Clip range of the importance ratio.")
+    ratio: RatioLevel = Field(RatioLevel.TOKEN, description="Level of the importance ratio.")

@@ -1,4 +1,4 @@
-"""What the policy losses are put together from."""
+"""Components of the policy losses: clipping, aggregation, advantages, importance weights, filters."""
 
 from enum import StrEnum
 
@@ -8,21 +8,22 @@ from kubealign.spec.base import MOST, Spec, incoherent
 
 
 class Clip(Spec):
-    """The ratio's clip range, 1 - low to 1 + high."""
+    """Clip range of the importance ratio, from 1 - low to 1 + high."""
 
-    low: float = Field(0.2, gt=0, lt=1, description="How far the ratio may fall below 1 with gradient.")
-    high: float = Field(0.2, gt=0, description="How far the ratio may rise above 1 with gradient.")
+    low: float = Field(0.2, gt=0, lt=1, description="Largest decrease of the ratio below 1.")
+    high: float = Field(0.2, gt=0, description="Largest increase of the ratio above 1.")
     dual: float | None = Field(
         None,
         gt=1,
-        description="Where the advantage is negative, the loss is at most this times its size (Ye et al. "
-        "2020); null: unbounded.",
+        description="Dual clip (Ye et al. 2020): for negative advantages the loss is at most this "
+        "multiple of the advantage's magnitude; null: unbounded.",
     )
 
 
 class RatioLevel(StrEnum):
-    """Of what the policy's probability is compared with the old one. Token: of each token. Sequence: of the
-    whole response. SequenceMean: of the whole response, as the geometric mean over its tokens (GSPO)."""
+    """Token: the ratio of each token. Sequence: the ratio of the whole response. SequenceMean: the ratio of
+    the whole response as the geometric mean over its tokens (GSPO).
+    """
 
     TOKEN = "Token"
     SEQUENCE = "Sequence"
@@ -30,9 +31,10 @@ class RatioLevel(StrEnum):
 
 
 class LossAggregation(StrEnum):
-    """How the tokens' losses become one number. SequenceMean: mean over each response's tokens, then over
-    responses. TokenMean: mean over all response tokens. SequenceSum: sum over each response's tokens, then
-    the mean over responses. FixedLength: as SequenceSum, divided by rollout.sampling.maxTokens."""
+    """SequenceMean: mean over each response's tokens, then over responses. TokenMean: mean over all response
+    tokens. SequenceSum: sum over each response's tokens, then the mean over responses. FixedLength:
+    SequenceSum divided by rollout.sampling.maxTokens.
+    """
 
     SEQUENCE_MEAN = "SequenceMean"
     TOKEN_MEAN = "TokenMean"
@@ -41,8 +43,9 @@ class LossAggregation(StrEnum):
 
 
 class Center(StrEnum):
-    """What is taken from a return. None: nothing. Batch: the mean of the step. Group: the mean of its
-    prompt's samples. LeaveOneOut: the mean of its prompt's other samples."""
+    """None: nothing. Batch: the mean of the step. Group: the mean over the samples of the same prompt.
+    LeaveOneOut: the mean over the other samples of the same prompt.
+    """
 
     NONE = "None"
     BATCH = "Batch"
@@ -51,8 +54,9 @@ class Center(StrEnum):
 
 
 class Scale(StrEnum):
-    """What the rest is divided by. None: nothing. Batch: its standard deviation over the step. Group: that
-    over its prompt's samples."""
+    """None: no division. Batch: the standard deviation over the step. Group: the standard deviation over the
+    samples of the same prompt.
+    """
 
     NONE = "None"
     BATCH = "Batch"
@@ -60,12 +64,14 @@ class Scale(StrEnum):
 
 
 class Normalization(Spec):
-    """How returns become advantages: (return - center) / (scale + epsilon)."""
+    """Advantage = (return - center) / (scale + epsilon)."""
 
-    center: Center = Field(description="What is taken from the return.")
-    scale: Scale = Field(Scale.NONE, description="What the rest is divided by.")
+    center: Center = Field(description="Value that is subtracted from the return.")
+    scale: Scale = Field(Scale.NONE, description="Value by which the centred return is divided.")
     epsilon: float = Field(
-        1.0e-6, ge=0, description="Added to the scale; keeps returns that hardly differ from being blown up."
+        1.0e-6,
+        ge=0,
+        description="Added to the scale, so that nearly equal returns do not produce large advantages.",
     )
 
     @model_validator(mode="after")
@@ -80,8 +86,8 @@ class Normalization(Spec):
                 (
                     ("scale",),
                     self.scale,
-                    "divides what is left after a center of the same samples, else returns that are all "
-                    "alike grow without bound: set center to "
+                    "needs a center over the same samples, else equal returns would grow without bound: "
+                    "set center to "
                     + ("Group or LeaveOneOut" if self.scale is Scale.GROUP else "Batch, Group or LeaveOneOut")
                     + ", or scale to None",
                 ),
@@ -90,8 +96,9 @@ class Normalization(Spec):
 
 
 class ImportanceLevel(StrEnum):
-    """Token: a weight for each token. Sequence: the product over the response's tokens. SequenceMean: its
-    geometric mean."""
+    """Token: one weight per token. Sequence: the product over the response's tokens. SequenceMean: the
+    geometric mean over the response's tokens.
+    """
 
     TOKEN = "Token"
     SEQUENCE = "Sequence"
@@ -99,21 +106,23 @@ class ImportanceLevel(StrEnum):
 
 
 class OutOfBounds(StrEnum):
-    """What becomes of a weight outside the bounds. Truncate: it is set to the bound. Mask: its tokens count
-    for nothing."""
+    """Truncate: the weight is set to the bound. Mask: the weight's tokens are excluded from the loss."""
 
     TRUNCATE = "Truncate"
     MASK = "Mask"
 
 
 class Importance(Spec):
-    """The weight p_old / p_behaviour of what was sampled by other numbers than the trainer's: by an engine
-    that rounds otherwise, or by older weights."""
+    """Importance weighting by p_old / p_behaviour.
 
-    level: ImportanceLevel = Field(ImportanceLevel.TOKEN, description="What has a weight of its own.")
-    low: float = Field(0.0, ge=0, description="Lower bound.")
-    high: float = Field(5.0, gt=0, description="Upper bound.")
-    outside: OutOfBounds = Field(OutOfBounds.TRUNCATE, description="What becomes of weights outside them.")
+    The weights correct for samples whose log-probabilities differ from the trainer's, because of the
+    engine's numerics or because of older weights.
+    """
+
+    level: ImportanceLevel = Field(ImportanceLevel.TOKEN, description="Level of the importance weights.")
+    low: float = Field(0.0, ge=0, description="Lower bound of the weights.")
+    high: float = Field(5.0, gt=0, description="Upper bound of the weights.")
+    outside: OutOfBounds = Field(OutOfBounds.TRUNCATE, description="Treatment of weights outside the bounds.")
 
     @model_validator(mode="after")
     def _bounds(self) -> "Importance":
@@ -123,23 +132,29 @@ class Importance(Spec):
 
 
 class OverlongPenalty(Spec):
-    """A reward that falls before the length limit (Yu et al. 2025, "DAPO", eq. 13): 0 up to maxTokens -
-    buffer, then linearly down to -penalty at maxTokens."""
+    """Reward penalty near the length limit (Yu et al. 2025, DAPO, eq. 13).
+
+    The penalty is 0 up to maxTokens - bufferTokens tokens and then falls linearly to -penalty at
+    maxTokens.
+    """
 
     buffer_tokens: int = Field(
-        ge=1, le=MOST, description="Tokens before rollout.sampling.maxTokens over which it falls."
+        ge=1, le=MOST, description="Tokens before rollout.sampling.maxTokens over which the penalty grows."
     )
-    penalty: float = Field(1.0, gt=0, description="What a response of maxTokens tokens loses.")
+    penalty: float = Field(1.0, gt=0, description="Penalty of a response of maxTokens tokens.")
 
 
 class DynamicSampling(Spec):
-    """Groups whose samples all have the same reward teach nothing: they are dropped, and others are sampled
-    in their place (Yu et al. 2025, "DAPO")."""
+    """Dynamic sampling (Yu et al. 2025, DAPO).
+
+    Groups whose samples all have the same reward carry no gradient; they are dropped and other prompts are
+    sampled in their place.
+    """
 
     max_refills: int = Field(
         10,
         ge=0,
         le=MOST,
-        description="After this many times promptsPerStep groups were dropped for one step, the step is "
-        "filled with groups that teach nothing; 0: none is dropped.",
+        description="Refills of a step, of promptsPerStep groups each, before the step is completed "
+        "with groups of equal rewards; 0: no group is dropped.",
     )

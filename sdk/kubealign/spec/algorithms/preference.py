@@ -1,4 +1,4 @@
-"""Learning from preferences without sampling."""
+"""Specs of preference algorithms, which learn from given responses without sampling."""
 
 from enum import StrEnum
 from typing import ClassVar
@@ -9,18 +9,24 @@ from kubealign.spec.algorithms.method import Offline
 
 
 class Preference(Offline):
-    """Which of two responses is better."""
+    """Fields of algorithms that learn from pairs of a better and a worse response."""
 
     data: ClassVar[str] = "preferences"
 
 
 class WithReference(Preference):
-    """With a reference that the policy is held to."""
+    """Fields of preference algorithms with a reference policy."""
 
-    beta: float = Field(0.1, gt=0, description="How strongly the policy is held to the reference.")
+    beta: float = Field(
+        0.1,
+        gt=0,
+        description="Strength of the regularisation towards the reference policy: a larger beta keeps "
+        "the policy closer.",
+    )
 
     @property
     def uses_reference(self) -> bool:
+        """True."""
         return True
 
 
@@ -28,7 +34,7 @@ class DPO(WithReference):
     """Direct preference optimisation (Rafailov et al. 2023)."""
 
     label_smoothing: float = Field(
-        0.0, ge=0, le=0.5, description="Share of the preferences taken to be wrong (conservative DPO)."
+        0.0, ge=0, le=0.5, description="Assumed share of wrong preference labels (conservative DPO)."
     )
     nll_coefficient: float = Field(
         0.0,
@@ -38,12 +44,15 @@ class DPO(WithReference):
 
 
 class IPO(WithReference):
-    """Identity preference optimisation (Azar et al. 2024): the margin is led to 1 / (2 beta)."""
+    """Identity preference optimisation (Azar et al. 2024): regression of the log-ratio margin to 1 / (2
+    beta).
+    """
 
 
 class RPODistance(StrEnum):
-    """How the policy's reward gap is compared with the given one. BackwardKL and ForwardKL: as the
-    probabilities that they give the chosen. Squared: as they are."""
+    """BackwardKL, ForwardKL: divergence between the Bernoulli distributions of the chosen response that the
+    two gaps imply. Squared: squared difference of the gaps.
+    """
 
     BACKWARD_KL = "BackwardKL"
     FORWARD_KL = "ForwardKL"
@@ -51,40 +60,56 @@ class RPODistance(StrEnum):
 
 
 class RPO(WithReference):
-    """Reward-aware preference optimisation (Nvidia 2024, Nemotron-4): the policy's reward gap is led to the
-    one that the rows hold, in their columns chosenRating and rejectedRating."""
+    """Reward-aware preference optimisation (Nvidia 2024, Nemotron-4).
 
-    #: Its rows hold how good each response is.
+    The policy's implicit reward gap is fitted to the gap between the columns chosenRating and
+    rejectedRating.
+    """
+
+    #: The rows hold a rating of each response.
     rated: ClassVar[bool] = True
 
-    reward_scale: float = Field(1.0, gt=0, description="What the given gap is multiplied with (eta).")
-    distance: RPODistance = Field(RPODistance.BACKWARD_KL, description="How the gaps are compared.")
+    reward_scale: float = Field(1.0, gt=0, description="Scale of the rated gap (eta).")
+    distance: RPODistance = Field(
+        RPODistance.BACKWARD_KL, description="Distance between the policy's gap and the rated gap."
+    )
 
 
 class KTO(Offline):
-    """Kahneman-Tversky optimisation (Ethayarajh et al. 2024): from single responses, good or bad."""
+    """Kahneman-Tversky optimisation (Ethayarajh et al. 2024): unpaired good and bad responses."""
 
     data: ClassVar[str] = "unpaired"
     mismatched: ClassVar[bool] = True
 
-    beta: float = Field(0.1, gt=0, description="How strongly the policy is held to the reference.")
-    desirable_weight: float = Field(1.0, gt=0, description="Weight of the good responses' losses.")
-    undesirable_weight: float = Field(1.0, gt=0, description="Weight of the bad responses' losses.")
+    beta: float = Field(
+        0.1,
+        gt=0,
+        description="Strength of the regularisation towards the reference policy: a larger beta keeps "
+        "the policy closer.",
+    )
+    desirable_weight: float = Field(1.0, gt=0, description="Weight of the losses of good responses.")
+    undesirable_weight: float = Field(1.0, gt=0, description="Weight of the losses of bad responses.")
 
     @property
     def uses_reference(self) -> bool:
+        """True."""
         return True
 
 
 class ORPO(Preference):
-    """Odds ratio preference optimisation (Hong et al. 2024): imitation and preference in one,
-    without a reference."""
+    """Odds ratio preference optimisation (Hong et al. 2024): supervised and preference loss in one, without a
+    reference.
+    """
 
-    coefficient: float = Field(0.1, gt=0, description="Weight of the odds ratio's loss (lambda).")
+    coefficient: float = Field(0.1, gt=0, description="Weight of the odds ratio loss (lambda).")
 
 
 class SimPO(Preference):
-    """Simple preference optimisation (Meng et al. 2024): mean log-probabilities, no reference."""
+    """Simple preference optimisation (Meng et al. 2024): length-normalised log-probabilities, without a
+    reference.
+    """
 
     beta: float = Field(2.0, gt=0, description="Scale of the mean log-probabilities.")
-    margin: float = Field(1.0, ge=0, description="By how much the chosen is to be ahead (gamma).")
+    margin: float = Field(
+        1.0, ge=0, description="Target margin between the chosen and the rejected response (gamma)."
+    )

@@ -1,4 +1,4 @@
-"""REINFORCE and its kin: no critic, and a response is judged as a whole."""
+"""Specs of REINFORCE and its variants, which have no critic and assign one reward to the whole response."""
 
 from typing import ClassVar
 
@@ -11,25 +11,31 @@ from kubealign.spec.base import MOST, incoherent
 
 
 class Reinforce(OnPolicy):
-    """REINFORCE (Williams 1992): the log-probability of a response, weighed by its reward."""
+    """REINFORCE (Williams 1992): the policy gradient of the response's log-probability, weighted by its
+    reward.
+    """
 
     aggregation: LossAggregation = Field(
-        LossAggregation.SEQUENCE_SUM, description="How the tokens' losses become one number."
+        LossAggregation.SEQUENCE_SUM, description="Aggregation of the per-token losses into one loss."
     )
     advantage: Normalization = Field(
         Normalization(center=Center.BATCH),
-        description="How returns become advantages; center Batch: the step's mean is the baseline.",
+        description="Normalisation of returns to advantages. Center Batch: the step's mean reward is the "
+        "baseline.",
     )
 
 
 class ReinforcePlusPlus(Clipped):
-    """REINFORCE++ (Hu et al. 2025): PPO's loss without its critic, advantages normalised over the whole step.
-    With advantage.center Group it is the form with a baseline."""
+    """REINFORCE++ (Hu et al. 2025): PPO's loss without a critic, with advantages normalised over the step.
+
+    With advantage.center Group this is the variant with a baseline.
+    """
 
     advantage: Normalization = Field(
-        Normalization(center=Center.BATCH, scale=Scale.BATCH), description="How returns become advantages."
+        Normalization(center=Center.BATCH, scale=Scale.BATCH),
+        description="Normalisation of returns to advantages.",
     )
-    kl: KL = Field(in_reward(0.01), description="The pull towards the reference.")
+    kl: KL = Field(in_reward(0.01), description="KL penalty towards the reference policy.")
 
 
 class RLOO(Clipped):
@@ -39,14 +45,15 @@ class RLOO(Clipped):
         4,
         ge=2,
         le=MOST,
-        description="Responses sampled to each prompt; the baseline of one is the mean of the others.",
+        description="Responses sampled for each prompt; the baseline of one response is the mean reward "
+        "of the others.",
     )
-    ratio: RatioLevel = Field(RatioLevel.SEQUENCE, description="Of what the ratio is.")
+    ratio: RatioLevel = Field(RatioLevel.SEQUENCE, description="Level of the importance ratio.")
     aggregation: LossAggregation = Field(
-        LossAggregation.SEQUENCE_SUM, description="How the tokens' losses become one number."
+        LossAggregation.SEQUENCE_SUM, description="Aggregation of the per-token losses into one loss."
     )
     advantage: Normalization = Field(
-        Normalization(center=Center.LEAVE_ONE_OUT), description="How returns become advantages."
+        Normalization(center=Center.LEAVE_ONE_OUT), description="Normalisation of returns to advantages."
     )
 
     @model_validator(mode="after")
@@ -57,17 +64,17 @@ class RLOO(Clipped):
                 (
                     ("kl", "placement"),
                     self.kl.placement,
-                    "RLOO takes the KL from the sequence's reward: set Reward",
+                    "RLOO subtracts the KL penalty from the sequence's reward: set Reward",
                 ),
             )
         return self
 
 
 class ReMax(OnPolicy):
-    """ReMax (Li et al. 2023): REINFORCE with the reward of the likeliest response as baseline."""
+    """ReMax (Li et al. 2023): REINFORCE with the reward of the greedy response as baseline."""
 
     greedy_baseline: ClassVar[bool] = True
 
     aggregation: LossAggregation = Field(
-        LossAggregation.SEQUENCE_SUM, description="How the tokens' losses become one number."
+        LossAggregation.SEQUENCE_SUM, description="Aggregation of the per-token losses into one loss."
     )

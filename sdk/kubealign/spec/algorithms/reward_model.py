@@ -1,4 +1,4 @@
-"""Learning to score."""
+"""Spec of reward model training."""
 
 from enum import StrEnum
 from typing import ClassVar
@@ -10,51 +10,57 @@ from kubealign.spec.base import Spec, Union
 
 
 class Pooling(StrEnum):
-    """LastToken: the score at the response's last token. ResponseSum: the sum of the scores of the response's
-    tokens."""
+    """LastToken: the score at the response's last token. ResponseSum: the sum of the scores over the
+    response's tokens.
+    """
 
     LAST_TOKEN = "LastToken"
     RESPONSE_SUM = "ResponseSum"
 
 
 class BradleyTerry(Spec):
-    """-log sigmoid(score of the chosen - score of the rejected), on preferences (Bradley and Terry 1952)."""
+    """Bradley-Terry loss on preferences: -log sigmoid(score of chosen - score of rejected) (Bradley and Terry
+    1952).
+    """
 
     data: ClassVar[str] = "preferences"
 
 
 class Regression(Spec):
-    """Squared error between scores and ratings, on ratings: one score for each of their columns."""
+    """Mean squared error between scores and ratings, with one score per rating column."""
 
     data: ClassVar[str] = "ratings"
 
 
 class RewardObjective(Union):
-    """What the reward model learns from."""
+    """Training objective of a reward model."""
 
     default_member = "bradley_terry"
 
     bradley_terry: BradleyTerry | None = Field(
-        None, description="From preferences: the chosen should score higher."
+        None, description="Learn from preferences: the chosen response should score higher."
     )
-    regression: Regression | None = Field(None, description="From ratings: the score should be the rating.")
+    regression: Regression | None = Field(
+        None, description="Learn from ratings: the score should equal the rating."
+    )
 
 
 class RewardModel(Offline):
-    """A scalar head on a language model, for use as a reward."""
+    """Trains a language model with a scalar head, for use as a reward."""
 
     makes: ClassVar[Makes] = Makes.REWARD_MODEL
 
     objective: RewardObjective = Field(
-        RewardObjective(bradley_terry=BradleyTerry()), description="What the scores are fitted to."
+        RewardObjective(bradley_terry=BradleyTerry()), description="Training objective."
     )
     pooling: Pooling = Field(
-        Pooling.LAST_TOKEN, description="How a response's token scores become its score."
+        Pooling.LAST_TOKEN, description="Reduction of the token scores to the response's score."
     )
     language_model_coefficient: float = Field(
         0.0,
         ge=0,
-        description="Weight of the language-model loss on the chosen response; keeps the trunk's knowledge.",
+        description="Weight of the language-modelling loss on the chosen response, which preserves the base "
+        "model's knowledge.",
     )
     score_penalty: float = Field(
         0.0, ge=0, description="Weight of the mean squared score, which keeps scores near zero."
@@ -62,4 +68,5 @@ class RewardModel(Offline):
 
     @property
     def data(self) -> str:
+        """Member of spec.data that the objective learns from."""
         return str(self.objective.value.data)

@@ -1,4 +1,4 @@
-"""Imitation: of demonstrations, and of a teacher."""
+"""Specs of supervised fine-tuning and distillation."""
 
 from enum import StrEnum
 from typing import ClassVar
@@ -16,17 +16,18 @@ class SFT(Offline):
 
 
 class Divergence(StrEnum):
-    """Between teacher and student, at each token. Forward: KL(teacher || student). Reverse: KL(student ||
-    teacher)."""
+    """Forward: KL(teacher || student). Reverse: KL(student || teacher)."""
 
     FORWARD = "Forward"
     REVERSE = "Reverse"
 
 
 class Distillation(Offline):
-    """Token-level knowledge distillation (Hinton et al. 2015): the teacher's distribution at each token of
-    the demonstrations' responses. Distillation by sequences is sft on what a generate job of the teacher
-    wrote."""
+    """Token-level knowledge distillation (Hinton et al. 2015).
+
+    The student learns the teacher's distribution at each token of the demonstrations' responses. For
+    sequence-level distillation, use sft on the rows that a generate job of the teacher produced.
+    """
 
     data: ClassVar[str] = "demonstrations"
     turns: ClassVar[bool] = True
@@ -36,11 +37,13 @@ class Distillation(Offline):
         32,
         ge=1,
         le=4096,
-        description="The teacher's likeliest tokens at each place, whose probabilities are learned; all "
-        "others count as one.",
+        description="Top-K: number of the teacher's most likely tokens per position whose probabilities are "
+        "learned; all other tokens share the remaining probability.",
     )
-    temperature: float = Field(1.0, gt=0, description="Both distributions are softened by it.")
-    divergence: Divergence = Field(Divergence.FORWARD, description="What is minimised.")
+    temperature: float = Field(1.0, gt=0, description="Softmax temperature of both distributions.")
+    divergence: Divergence = Field(
+        Divergence.FORWARD, description="Divergence between teacher and student that is minimised."
+    )
     cross_entropy_coefficient: float = Field(
-        0.0, ge=0, description="Weight of the cross-entropy on the demonstrations' own tokens."
+        0.0, ge=0, description="Weight of the cross-entropy on the demonstrations' tokens."
     )

@@ -1,4 +1,4 @@
-"""All algorithms, of which a job names one."""
+"""Union of all algorithm specs, of which a job sets one."""
 
 from pydantic import Field
 
@@ -15,45 +15,57 @@ from kubealign.spec.base import Union
 
 
 class Algorithm(Union):
-    """How the policy is aligned."""
+    """Alignment algorithm."""
 
-    sft: SFT | None = Field(None, description="Imitate demonstrations.")
-    distillation: Distillation | None = Field(None, description="Imitate a teacher, token by token.")
-    reward_model: RewardModel | None = Field(None, description="Learn to score responses.")
-    ppo: PPO | None = Field(None, description="Learn from rewards, with a critic.")
-    reinforce: Reinforce | None = Field(None, description="Learn from rewards, by their mean alone.")
+    sft: SFT | None = Field(None, description="Supervised fine-tuning on demonstrations.")
+    distillation: Distillation | None = Field(
+        None, description="Token-level distillation of a teacher model."
+    )
+    reward_model: RewardModel | None = Field(None, description="Training of a reward model.")
+    ppo: PPO | None = Field(None, description="PPO: policy gradient from rewards, with a critic.")
+    reinforce: Reinforce | None = Field(
+        None, description="REINFORCE: policy gradient from rewards, with the mean reward as baseline."
+    )
     reinforce_plus_plus: ReinforcePlusPlus | None = Field(
-        None, description="Learn from rewards, normalised over the step, with a clipped ratio."
+        None, description="REINFORCE++: advantages normalised over the step, with a clipped ratio."
     )
     rloo: RLOO | None = Field(
-        None, description="Learn from rewards; a sample's baseline is its group's other samples."
+        None, description="RLOO: leave-one-out baseline over the responses to the same prompt."
     )
     remax: ReMax | None = Field(
-        None, description="Learn from rewards; the baseline is the likeliest response's."
+        None, description="ReMax: REINFORCE with the greedy response's reward as baseline."
     )
-    grpo: GRPO | None = Field(None, description="Learn from rewards relative to the group's.")
-    dr_grpo: DrGRPO | None = Field(None, description="GRPO without its division by deviation and length.")
+    grpo: GRPO | None = Field(None, description="GRPO: group-relative advantages.")
+    dr_grpo: DrGRPO | None = Field(
+        None, description="Dr. GRPO: GRPO without division by standard deviation and length."
+    )
     dapo: DAPO | None = Field(
-        None, description="GRPO by tokens, with room to rise and without groups that teach nothing."
+        None, description="DAPO: GRPO with token-level loss, asymmetric clipping and dynamic sampling."
     )
-    gspo: GSPO | None = Field(None, description="GRPO with one ratio for the whole response.")
-    cispo: CISPO | None = Field(None, description="GRPO with the ratio as a bounded weight.")
-    dpo: DPO | None = Field(None, description="Learn from preferences, held to a reference.")
-    ipo: IPO | None = Field(None, description="Learn from preferences, up to a margin.")
-    rpo: RPO | None = Field(None, description="Learn from preferences by how much the better is better.")
+    gspo: GSPO | None = Field(None, description="GSPO: GRPO with one importance ratio per response.")
+    cispo: CISPO | None = Field(
+        None, description="CISPO: GRPO with a clipped importance weight instead of a clipped objective."
+    )
+    dpo: DPO | None = Field(None, description="DPO: preference optimisation with a reference policy.")
+    ipo: IPO | None = Field(None, description="IPO: preference optimisation towards a fixed margin.")
+    rpo: RPO | None = Field(None, description="RPO: preference optimisation that fits the rated reward gap.")
     orpo: ORPO | None = Field(
-        None, description="Imitate the chosen and shun the rejected, without a reference."
+        None, description="ORPO: supervised and odds ratio loss on preferences, without a reference."
     )
-    simpo: SimPO | None = Field(None, description="Learn from preferences by mean log-probability.")
-    kto: KTO | None = Field(None, description="Learn from responses that are good or bad.")
-    spin: SPIN | None = Field(None, description="Rounds: prefer the demonstrations to one's own responses.")
+    simpo: SimPO | None = Field(
+        None, description="SimPO: preference optimisation by mean log-probability, without a reference."
+    )
+    kto: KTO | None = Field(None, description="KTO: learning from unpaired good and bad responses.")
+    spin: SPIN | None = Field(None, description="SPIN: iterative self-play against the demonstrations.")
     rejection_sampling: RejectionSampling | None = Field(
-        None, description="Rounds: imitate the best of one's own responses."
+        None, description="Rejection sampling: iterative fine-tuning on the best own responses."
     )
     self_rewarding: SelfRewarding | None = Field(
-        None, description="Rounds: prefer what one judges to be one's better responses."
+        None, description="Self-rewarding: iterative preference optimisation on self-judged responses."
     )
-    generate: Generate | None = Field(None, description="Sample responses, and write them as data.")
-    annotate: Annotate | None = Field(None, description="Score given responses, and write them as data.")
-    custom: Custom | None = Field(None, description="Another package's algorithm, on its own samples.")
-    custom_offline: CustomOffline | None = Field(None, description="Another package's algorithm, on rows.")
+    generate: Generate | None = Field(None, description="Sample responses and write them as data.")
+    annotate: Annotate | None = Field(None, description="Score given responses and write them as data.")
+    custom: Custom | None = Field(None, description="Plugin algorithm that learns from its own samples.")
+    custom_offline: CustomOffline | None = Field(
+        None, description="Plugin algorithm that learns from given rows."
+    )

@@ -1,4 +1,6 @@
-"""The cluster's Access: tokens and rights as the API server says, reads from memory, writes as the caller."""
+"""Access in a cluster: authentication and authorization by the API server, reads from a cache, writes as the
+caller.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,17 +22,20 @@ from kubealign_services.dashboard.cluster.rights import Rights
 from kubealign_services.dashboard.cluster.tokens import ClusterCaller, Tokens
 
 _CHANGES = ("create", "update", "patch", "delete")
-# Reviews that one listing of namespaces has under way.
+# Concurrent access reviews of one listing of namespaces.
 _AT_ONCE = 32
 _DEFAULT_NAMESPACE = "default"
 _ACCOUNTS = "system:serviceaccount:"
 
 
 class ClusterAccess:
-    """An Access, and an async context manager: it listens to the API server while it is open.
+    """Implements Access. An async context manager that watches the API server while it is open.
 
-    `api` acts as the dashboard's own account, `figures` reads the platform's Redis; both are closed with
-    this. `namespaces`: whose jobs are shown; empty: of all."""
+    Args:
+        api: Acts as the dashboard's own service account; closed with this object.
+        figures: Reads the platform's Redis; closed with this object.
+        namespaces: Namespaces whose jobs are shown; empty: all.
+    """
 
     def __init__(
         self,
@@ -68,23 +73,25 @@ class ClusterAccess:
         await self._open.aclose()
 
     async def listening(self) -> None:
-        """For as long as it does. Raises what ended it, which is a fault."""
+        """Wait while the reflectors run. Raises the error that ended one of them."""
         if self._running:
             done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
 
     def missing(self) -> str | None:
-        """Why nothing can be shown yet; None: all jobs are known. Once they are, they are shown also while
-        the API server is away."""
-        waits = [reflector for reflector in self._reflectors if not reflector.synced.is_set()]
-        if not waits:
+        """Return why no jobs can be shown yet; None: the initial lists are complete.
+
+        Once they are, jobs are shown even while the API server is unavailable.
+        """
+        unsynced = [reflector for reflector in self._reflectors if not reflector.synced.is_set()]
+        if not unsynced:
             return None
-        return next((held.trouble for held in waits if held.trouble), "the jobs are being listed")
+        return next((waiting.trouble for waiting in unsynced if waiting.trouble), "the jobs are being listed")
 
     def trouble(self) -> str:
-        """What keeps the dashboard from hearing of changes; empty: nothing."""
-        return next((held.trouble for held in self._reflectors if held.trouble), "")
+        """Return the error that prevents the dashboard from receiving changes; empty: none."""
+        return next((reflector.trouble for reflector in self._reflectors if reflector.trouble), "")
 
     async def caller(self, token: str) -> ClusterCaller:
         return await self._tokens.caller(token)
@@ -98,7 +105,7 @@ class ClusterAccess:
         resource: str = "alignmentjobs",
     ) -> None:
         if self.read_only and verb in _CHANGES:
-            raise Forbidden("this dashboard is for reading only (dashboard.readOnly): use kubectl or the SDK")
+            raise Forbidden("this dashboard is read-only (dashboard.readOnly): use kubectl or the SDK")
         await self._rights.allow(caller, verb, namespace, name, resource)
 
     def writer(self, caller: Caller) -> Site:
@@ -106,23 +113,23 @@ class ClusterAccess:
         return CallersSite(api, self._figures, self._namespace, self.cache)
 
     async def namespaces(self, caller: Caller) -> Sequence[str]:
-        """Of those that are watched, or have jobs, or are an account's own."""
-        known = set(self._named) or {*self.cache.namespaces(), *_own_namespace(caller)}
+        """Return the permitted ones of: watched namespaces, namespaces with jobs, and the caller's own."""
+        candidates = set(self._named) or {*self.cache.namespaces(), *_own_namespace(caller)}
         if not self._named and await self._rights.may(caller, "list", None):
-            return sorted(known)
-        turn = asyncio.Semaphore(_AT_ONCE)
+            return sorted(candidates)
+        semaphore = asyncio.Semaphore(_AT_ONCE)
 
         async def asked(namespace: str) -> bool:
-            async with turn:
+            async with semaphore:
                 return await self._rights.may(caller, "list", namespace)
 
-        ordered = sorted(known)
+        ordered = sorted(candidates)
         allowed = await asyncio.gather(*map(asked, ordered))
-        return [namespace for namespace, may in zip(ordered, allowed, strict=True) if may]
+        return [namespace for namespace, is_allowed in zip(ordered, allowed, strict=True) if is_allowed]
 
 
 def _own_namespace(caller: Caller) -> list[str]:
-    """Of a service account: it may have no job yet, and is where its first one will be."""
+    """Return the namespace of a service account, which may have no job yet."""
     if not caller.name.startswith(_ACCOUNTS):
         return []
     return [caller.name.removeprefix(_ACCOUNTS).partition(":")[0]]

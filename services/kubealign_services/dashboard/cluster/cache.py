@@ -1,6 +1,6 @@
-"""All jobs that the dashboard may see, in memory: looked up by name, and in order.
+"""All jobs visible to the dashboard, in memory: looked up by name, and in sorted order.
 
-Told by reflectors what the API server says; nothing older ever replaces what is there.
+Filled by reflectors; an object is only replaced by a newer resourceVersion.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from kubealign.client.records import JobRecord, JobRef
 from kubealign_services.dashboard.cluster.entry import ORDERS, Entry, Json, Place, entry, version
 
-# A burst is told in parts, so that nobody waits long for a turn.
+# A burst is delivered in batches, so that it does not starve other tasks.
 _AT_ONCE = 100
 
 
 class _Feed:
-    """Jobs that have changed since somebody last looked: each once, however slow they are."""
+    """A queue of changed jobs for one listener: each job at most once, however slow the listener is."""
 
     def __init__(self) -> None:
         self._refs: dict[JobRef, None] = {}
@@ -28,7 +28,7 @@ class _Feed:
         self._some.set()
 
     async def taken(self) -> list[JobRef]:
-        """At least one."""
+        """Wait for changes and return a batch of at least one."""
         await self._some.wait()
         taken = list(self._refs)[:_AT_ONCE]
         for ref in taken:
@@ -39,7 +39,7 @@ class _Feed:
 
 
 class _Order:
-    """All jobs by their places, which lie beside them: so they are found and compared quickly."""
+    """All jobs sorted by one field. The keys are kept in a parallel list for fast search."""
 
     def __init__(self, name: str) -> None:
         self.entries: list[Entry] = []
@@ -62,11 +62,11 @@ class _Order:
 
 
 class JobCache:
-    """For one event loop. `put`, `remove`, `sweep` and `reach` are a reflector's."""
+    """A cache for one event loop. `put`, `remove`, `sweep` and `advance_to` are called by the reflectors."""
 
     def __init__(self) -> None:
         self._held: dict[JobRef, Entry] = {}
-        # Sorted all the time: a change moves one job, and a page is a slice.
+        # Kept sorted: a change moves one job, and a page is a slice.
         self._orders: dict[str, _Order] = {order: _Order(order) for order in ORDERS}
         self._namespaces: Counter[str] = Counter()
         self._reached: dict[str | None, int] = {}
@@ -78,7 +78,7 @@ class JobCache:
 
     @property
     def reached(self) -> int:
-        """The version up to which everything is known."""
+        """The version up to which all changes are known."""
         return max(self._reached.values(), default=0)
 
     def get(self, ref: JobRef) -> Entry | None:
@@ -88,47 +88,49 @@ class JobCache:
         return self._namespaces[namespace]
 
     def namespaces(self) -> list[str]:
-        """Those with jobs, by name."""
+        """Return the namespaces that contain jobs, sorted."""
         return sorted(self._namespaces)
 
     def ordered(self, order: str) -> Sequence[Entry]:
-        """All jobs, the least first; not to be changed, and good until the next change."""
+        """Return all jobs in ascending order; do not modify; valid until the next change."""
         return self._orders[order].entries
 
     def phases(self) -> Counter[str]:
-        """How many jobs are in each."""
-        return Counter(held.phase for held in self._held.values())
+        """Return the number of jobs in each phase."""
+        return Counter(job.phase for job in self._held.values())
 
     async def watch(self, ref: JobRef) -> AsyncIterator[JobRecord]:
-        """The job as it is, then the newest state after each change or several. Ends when it is gone, also
-        when another of its name has come."""
-        seen: Entry | None = None
+        """Yield the job, then its newest state after each change. Ends when it is deleted or replaced by a
+        namesake.
+        """
+        last: Entry | None = None
         with self._listening(ref) as changed:
             while True:
                 changed.clear()
-                held = self._held.get(ref)
-                if held is None or (seen is not None and held.uid != seen.uid):
+                current = self._held.get(ref)
+                if current is None or (last is not None and current.uid != last.uid):
                     return
-                if held is not seen:
-                    seen = held
-                    yield held.record
+                if current is not last:
+                    last = current
+                    yield current.record
                 await changed.wait()
 
     async def changes(self) -> AsyncIterator[Sequence[JobRecord | JobRef]]:
-        """What changes from now on, some at a time: the newest state of a job, or the place of one that is
-        gone."""
+        """Yield changes from now on, in batches: the newest state of a job, or the reference of a deleted
+        one.
+        """
         feed = _Feed()
         self._feeds.add(feed)
         try:
             while True:
                 refs = await feed.taken()
-                held = [(ref, self._held.get(ref)) for ref in refs]
-                yield [now.record if now is not None else ref for ref, now in held]
+                states = [(ref, self._held.get(ref)) for ref in refs]
+                yield [state.record if state is not None else ref for ref, state in states]
         finally:
             self._feeds.discard(feed)
 
     def put(self, item: Json) -> None:
-        """It is there, as this says."""
+        """Add or replace the job."""
         metadata = item["metadata"]
         ref = JobRef(metadata["namespace"], metadata["name"])
         before = self._held.get(ref)
@@ -136,29 +138,35 @@ class JobCache:
             self._replace(ref, before, entry(item))
 
     def answered(self, item: Json) -> None:
-        """What the server answered to a change: as `put`, unless the watch has been past that moment, and
-        may have told that the job is gone."""
+        """Store the server's answer to a write, unless the watch has passed that version: the job may be
+        deleted.
+        """
         metadata = item["metadata"]
-        told = max(self._reached.get(None, 0), self._reached.get(metadata["namespace"], 0))
-        if version(metadata) > told:
+        delivered = max(self._reached.get(None, 0), self._reached.get(metadata["namespace"], 0))
+        if version(metadata) > delivered:
             self.put(item)
 
     def remove(self, item: Json) -> None:
-        """It is gone."""
+        """Remove the job."""
         metadata = item["metadata"]
         ref = JobRef(metadata["namespace"], metadata["name"])
-        held = self._held.get(ref)
-        if held is not None and held.version <= version(metadata):
-            self._replace(ref, held, None)
+        job = self._held.get(ref)
+        if job is not None and job.version <= version(metadata):
+            self._replace(ref, job, None)
 
     def sweep(self, namespace: str | None, kept: set[str], reached: int) -> None:
-        """A list at version `reached` had these uids: what is older and not among them is gone."""
-        for ref, held in list(self._held.items()):
-            if namespace in (None, ref.namespace) and held.version <= reached and held.uid not in kept:
-                self._replace(ref, held, None)
+        """Remove the jobs that are older than a list and not in it.
+
+        Args:
+            kept: uids in the list.
+            reached: resourceVersion of the list.
+        """
+        for ref, job in list(self._held.items()):
+            if namespace in (None, ref.namespace) and job.version <= reached and job.uid not in kept:
+                self._replace(ref, job, None)
 
     def reach(self, namespace: str | None, reached: int) -> None:
-        """Everything up to this version has been told."""
+        """Record that all events up to this version were delivered."""
         self._reached[namespace] = reached
 
     def _replace(self, ref: JobRef, before: Entry | None, after: Entry | None) -> None:

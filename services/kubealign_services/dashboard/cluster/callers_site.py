@@ -1,4 +1,4 @@
-"""The cluster as a caller of the dashboard acts on it: with their own token, and read again at once."""
+"""The cluster with the rights of a caller of the dashboard, with read-your-writes consistency."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,21 +11,22 @@ from kubealign.client.records import JobRecord, JobRef
 from kubealign.client.site import Figures
 from kubealign_services.dashboard.cluster.cache import JobCache
 
-# A watch tells within milliseconds; while it is broken, nobody waits for it longer than this.
+# A watch delivers within milliseconds; this is the longest wait while it is broken.
 _TOLD_SECONDS = 2.0
 
 
 class CallersSite(ClusterSite):
-    """What the API server answers to a change is remembered before the watch tells of it: whoever reads after
-    they have written finds what they wrote."""
+    """A backend that stores the answers of writes in the cache, so that a caller reads its own writes before
+    the watch delivers them.
+    """
 
     def __init__(self, api: KubernetesApi, figures: Figures, namespace: str, cache: JobCache) -> None:
         super().__init__(api, figures, namespace)
         self._cache = cache
 
     async def create(self, resource: Mapping[str, Any], *, dry_run: bool = False) -> JobRecord:
-        made = await super().create(resource, dry_run=dry_run)
-        return made if dry_run else self._remembered(made)
+        created = await super().create(resource, dry_run=dry_run)
+        return created if dry_run else self._remembered(created)
 
     async def patch(self, ref: JobRef, patch: Mapping[str, Any]) -> JobRecord:
         return self._remembered(await super().patch(ref, patch))

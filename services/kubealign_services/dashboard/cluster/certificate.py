@@ -1,4 +1,4 @@
-"""The dashboard's own certificate, taken up again when its files change, as when cert-manager renews it."""
+"""Reloads the dashboard's TLS certificate when its files change, as when cert-manager renews it."""
 
 import asyncio
 import logging
@@ -11,31 +11,33 @@ _LOOK_SECONDS = 30.0
 
 
 async def renewed(context: ssl.SSLContext, certificate: Path, key: Path, look: float = _LOOK_SECONDS) -> None:
-    """Until cancelled: connections that come after a change see the new certificate. Files that do not fit
-    together, as in the moment between two writes, are looked at again."""
-    held = _state(certificate, key)
+    """Reload the certificate on changes until cancelled; later connections use the new one.
+
+    Files that do not match, as between two writes, are tried again.
+    """
+    loaded = _state(certificate, key)
     while True:
         await asyncio.sleep(look)
-        now = _state(certificate, key)
-        if now == held:
+        current = _state(certificate, key)
+        if current == loaded:
             continue
         try:
             context.load_cert_chain(certificate, key)
         except (ssl.SSLError, OSError) as error:
-            log.warning("the new certificate in %s cannot be used; the old one stays: %s", certificate, error)
+            log.warning("the new certificate in %s cannot be used; keeping the old one: %s", certificate, error)
             continue
-        held = now
-        log.info("took up the new certificate in %s", certificate)
+        loaded = current
+        log.info("loaded the new certificate in %s", certificate)
 
 
 def _state(*files: Path) -> tuple[tuple[int, int] | None, ...]:
-    """Which contents they have, as far as that shows without reading them; None: there is none."""
+    """Return identities of the files' contents without reading them; None: a file does not exist."""
     return tuple(_stamp(file) for file in files)
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino
+    return status.st_mtime_ns, status.st_ino

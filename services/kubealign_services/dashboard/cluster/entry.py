@@ -1,7 +1,8 @@
-"""A job as it is remembered: its document as JSON, and beside it what jobs are found and sorted by.
+"""A cached job: its document as JSON text, plus the fields by which jobs are filtered and sorted.
 
-Ten thousand documents as dictionaries would take more memory than the dashboard may have, and a page shows
-fifty: they are read when they are shown.
+Ten thousand documents as dictionaries would exceed the dashboard's memory, and a page shows fifty:
+documents are
+parsed when they are shown.
 """
 
 import json
@@ -13,16 +14,16 @@ from typing import Any
 from kubealign.client.records import JobRecord, JobRef
 
 Json = dict[str, Any]
-#: A place in an order: the value, then namespace and name, so that no two jobs share one.
+#: A sort key: the value, then namespace and name, so that keys are unique.
 Place = tuple[Any, str, str]
 
-#: What nobody reads here, and half of a document's size.
+#: Unused here, and half of a document's size.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`version` is the resourceVersion; of one kind, the greater one is the newer."""
+    """A cached job. `version` is the resourceVersion: greater is newer."""
 
     ref: JobRef
     version: int
@@ -32,17 +33,17 @@ class Entry:
     created: str
     phase: str
     algorithm: str
-    #: Before the first step: -1 and minus infinity, so that these jobs come before all others.
+    #: Before the first step -1 and minus infinity, so that these jobs sort first.
     step: int
     reward: float
 
     @property
     def record(self) -> JobRecord:
-        """Read anew each time: nobody else holds it."""
+        """The job's record, parsed anew at each access: nobody else holds it."""
         return JobRecord(json.loads(self.text))
 
     def place(self, order: str) -> Place:
-        """`order` is one of ORDERS."""
+        """Return the sort key for an order, one of SORT_FIELDS."""
         value = self.ref.name if order == "name" else getattr(self, order)
         return value, self.ref.namespace, self.ref.name
 
@@ -51,7 +52,7 @@ ORDERS = ("name", "created", "phase", "step", "reward")
 
 
 def entry(item: Json) -> Entry:
-    """Of an object as the API server sends it."""
+    """Build a cached job from an object of the API server."""
     document = without_noise(item)
     metadata = document["metadata"]
     spec, status = document.get("spec") or {}, document.get("status") or {}
@@ -70,11 +71,11 @@ def entry(item: Json) -> Entry:
 
 
 def without_noise(item: Mapping[str, Any]) -> Json:
-    """Without who last wrote which field."""
+    """Remove managedFields and kubectl's last-applied annotation."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     if _LAST_APPLIED in (metadata.get("annotations") or {}):
-        kept = {key: text for key, text in metadata["annotations"].items() if key != _LAST_APPLIED}
-        metadata["annotations"] = kept
+        annotations = {key: text for key, text in metadata["annotations"].items() if key != _LAST_APPLIED}
+        metadata["annotations"] = annotations
     return {
         "apiVersion": "kubealign.dev/v1alpha1",
         "kind": "AlignmentJob",
@@ -84,14 +85,14 @@ def without_noise(item: Mapping[str, Any]) -> Json:
 
 
 def version(metadata: Mapping[str, Any]) -> int:
-    """The resourceVersion as a number; 0 where it is none."""
+    """Return the resourceVersion as a number; 0 when it is not one."""
     try:
         return int(metadata.get("resourceVersion") or 0)
     except ValueError:
         return 0
 
 
-def _number(held: Any, otherwise: float) -> float:
-    if isinstance(held, bool) or not isinstance(held, int | float) or not math.isfinite(held):
-        return otherwise
-    return held
+def _number(value: Any, default: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return default
+    return value

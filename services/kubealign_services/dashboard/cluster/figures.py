@@ -1,4 +1,4 @@
-"""What jobs say of themselves, from the platform's Redis: one pool of connections for all of them."""
+"""Metrics, samples and heartbeats of jobs from the platform's Redis, over one connection pool."""
 
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ Answer = TypeVar("Answer")
 
 
 class RedisFigures:
-    """Figures. Every method raises Unavailable while Redis is away."""
+    """Reads metrics from Redis. Every method raises Unavailable while Redis is unavailable."""
 
     def __init__(self, access: RedisAccess) -> None:
         self._model = ReadModel(access)
@@ -42,7 +42,7 @@ class RedisFigures:
 
 
 class NoFigures:
-    """Of a platform that was installed without a Redis: no job has said anything."""
+    """The metrics of a platform without Redis: none."""
 
     async def close(self) -> None:
         return
@@ -65,8 +65,8 @@ class NoFigures:
         return {}
 
 
-async def _answered(asked: Awaitable[Answer]) -> Answer:
+async def _answered(call: Awaitable[Answer]) -> Answer:
     try:
-        return await asked
+        return await call
     except ReadModelAway as error:
-        raise Unavailable(f"the platform's Redis is away, and the job's figures with it: {error}") from error
+        raise Unavailable(f"the platform's Redis is unavailable, and the job's metrics with it: {error}") from error

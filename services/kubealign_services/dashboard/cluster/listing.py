@@ -1,7 +1,8 @@
-"""Pages of the remembered jobs: found, sorted, and gone on with where the page before ended.
+"""Filtered, sorted pages of the cached jobs.
 
-A page's token is the place of its last job, so jobs that come, go or change between two pages move
-nothing: the next page begins after that place, whoever stands there now.
+A page token is the sort key of its last job, so that jobs which are added, deleted or changed between two
+pages shift
+nothing: the next page begins after that key.
 """
 
 import base64
@@ -19,29 +20,33 @@ from kubealign_services.dashboard.cluster.entry import ORDERS, Entry, Place
 
 
 def page(cache: JobCache, query: ListQuery) -> JobPage:
-    """Raises JobInvalid for a selector, an order or a token that means nothing."""
-    order, falling = query.sort.removeprefix("-"), query.sort.startswith("-")
+    """Return a page of jobs.
+
+    Raises:
+        JobInvalid: The selector, the order or the token is invalid.
+    """
+    order, descending = query.sort.removeprefix("-"), query.sort.startswith("-")
     if order not in ORDERS:
-        raise _bad("sort", query.sort, f"it may be {', '.join(ORDERS)}, or -name for the greatest first")
-    found = cache.ordered(order)
-    for test in _tests(query):
-        # One test after the other, each on what the one before has left.
-        found = [held for held in found if test(held)]
+        raise _bad("sort", query.sort, f"it may be {', '.join(ORDERS)}, with a leading - for descending")
+    matches = cache.ordered(order)
+    for filter_ in _tests(query):
+        # Each filter applies to the result of the previous one.
+        matches = [job for job in matches if filter_(job)]
     after = _after(query)
 
-    def place(held: Entry) -> Place:
-        return held.place(order)
+    def key_of(job: Entry) -> Place:
+        return job.place(order)
 
-    if falling:
-        end = len(found) if after is None else bisect_left(found, after, key=place)
-        shown, follows = found[max(0, end - query.limit) : end][::-1], end > query.limit
+    if descending:
+        end = len(matches) if after is None else bisect_left(matches, after, key=key_of)
+        shown, has_more = matches[max(0, end - query.limit) : end][::-1], end > query.limit
     else:
-        start = 0 if after is None else bisect_right(found, after, key=place)
-        shown, follows = found[start : start + query.limit], start + query.limit < len(found)
+        start = 0 if after is None else bisect_right(matches, after, key=key_of)
+        shown, has_more = matches[start : start + query.limit], start + query.limit < len(matches)
     return JobPage(
-        jobs=[held.record for held in shown],
-        next=_token(query, place(shown[-1])) if follows else "",
-        total=len(found),
+        jobs=[job.record for job in shown],
+        next=_token(query, key_of(shown[-1])) if has_more else "",
+        total=len(matches),
         resource_version=str(cache.reached),
     )
 
@@ -50,18 +55,18 @@ def _tests(query: ListQuery) -> list[Callable[[Entry], bool]]:
     tests: list[Callable[[Entry], bool]] = []
     namespaces = query.namespaces if query.namespace is None else {query.namespace}
     if namespaces:
-        tests.append(lambda held: held.ref.namespace in namespaces)
+        tests.append(lambda job: job.ref.namespace in namespaces)
     if query.phases:
-        tests.append(lambda held: held.phase in query.phases)
+        tests.append(lambda job: job.phase in query.phases)
     if query.algorithms:
-        tests.append(lambda held: held.algorithm in query.algorithms)
+        tests.append(lambda job: job.algorithm in query.algorithms)
     if query.search:
-        wanted = query.search.lower()
+        text = query.search.lower()
         # Names in Kubernetes have no capital letters.
-        tests.append(lambda held: wanted in held.ref.name)
+        tests.append(lambda job: text in job.ref.name)
     if query.label_selector:
         labels = label_selector(query.label_selector)
-        tests.append(lambda held: labels(held.labels))
+        tests.append(lambda job: labels(job.labels))
     return tests
 
 
@@ -83,13 +88,12 @@ def _after(query: ListQuery) -> Place | None:
     if not fits or not isinstance(namespace, str) or not isinstance(name, str):
         raise _bad("continue", query.after, "it must be what the page before gave")
     if digest != _digest(query):
-        raise _bad("continue", query.after, "it belongs to another query: begin without it")
+        raise _bad("continue", query.after, "it belongs to another query: start without a token")
     return value, namespace, name
 
 
 def _digest(query: ListQuery) -> str:
-    """Of what is asked for. The page's size, and the namespaces that the caller may see, may change on the
-    way."""
+    """Hash the query. Page size and visible namespaces may change between pages and are excluded."""
     parts = [
         query.namespace,
         query.label_selector,
@@ -101,5 +105,5 @@ def _digest(query: ListQuery) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
-def _bad(field: str, held: str, why: str) -> JobInvalid:
-    return JobInvalid(f"{field} held {held!r}: {why}", [SpecError(message=why, path=field, held=repr(held))])
+def _bad(field: str, value: str, problem: str) -> JobInvalid:
+    return JobInvalid(f"{field} held {value!r}: {problem}", [SpecError(message=problem, path=field, held=repr(value))])

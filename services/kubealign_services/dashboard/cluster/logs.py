@@ -1,4 +1,4 @@
-"""Logs: one JSON line an event, on standard error."""
+"""JSON logs: one line per event on standard error."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 class JsonLines(logging.Formatter):
-    """`extra` fields stand beside time, level, logger and message."""
+    """Formats a record as one JSON object: time, level, logger, message and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -19,14 +19,14 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line.update((name, held) for name, held in vars(record).items() if name not in _PLAIN)
+        line.update((name, value) for name, value in vars(record).items() if name not in _PLAIN)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
 def set_up(level: str) -> None:
-    """Of the whole process."""
+    """Configure the logging of the whole process."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""Reads for everybody: jobs from memory, figures from Redis, pods with the dashboard's own rights."""
+"""Shared reads: jobs from the cache, metrics from Redis, pods with the dashboard's own rights."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +13,13 @@ from kubealign_services.dashboard.cluster.listing import page
 
 
 class Reader:
-    """A Site that changes nothing, and a TellsChanges. `own`: the cluster, asked as the dashboard itself.
+    """A read-only backend and a ChangeSource.
 
-    Logs, events and results are for the caller's own token to ask for, and refused here."""
+    Logs, events and results require the caller's own token and are refused here.
+
+    Args:
+        own: The cluster with the rights of the dashboard itself.
+    """
 
     kind = "cluster"
 
@@ -26,10 +30,10 @@ class Reader:
         self._own = own
 
     async def get(self, ref: JobRef) -> JobRecord:
-        held = self._cache.get(ref)
-        if held is None:
+        job = self._cache.get(ref)
+        if job is None:
             raise JobNotFound(f"there is no job {ref.name} in namespace {ref.namespace}")
-        return held.record
+        return job.record
 
     async def list(self, query: ListQuery) -> JobPage:
         return page(self._cache, query)
@@ -103,4 +107,4 @@ class Reader:
 
 
 def _refuse() -> NoReturn:
-    raise Forbidden("the dashboard itself may not do this: it is done with the caller's own rights")
+    raise Forbidden("the dashboard's own account may not do this: it requires the caller's own rights")

@@ -1,4 +1,4 @@
-"""Keeps the memory of jobs like the API server's: a list in pages, then a watch that goes on where it was."""
+"""Mirrors jobs of the API server into the cache: a paged list, then a watch that resumes after it."""
 
 import asyncio
 import logging
@@ -14,17 +14,19 @@ from kubealign_services.dashboard.cluster.entry import Json, version
 log = logging.getLogger(__name__)
 
 _PAGE = 200
-# The server ends a watch itself: another of its replicas may then take it.
+# The server ends a watch itself, so that another of its replicas may take the next one.
 _WATCH_SECONDS = 300
-# What a watch that went wrong unnoticed has left out is found by a list.
+# A list finds what a silently broken watch has missed.
 _LIST_AGAIN_SECONDS = 1800.0
 _LIST_SOON_SECONDS = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 
 
 class Reflector:
-    """For the jobs of one namespace (None: of all). `synced` is set once the first list is remembered;
-    `trouble` says what keeps it from hearing of changes, and is empty when all is well."""
+    """Mirrors the jobs of one namespace (None: all).
+
+    `synced` is set once the first list is cached; `last_error` is empty while changes are received.
+    """
 
     def __init__(self, api: KubernetesApi, cache: JobCache, namespace: str | None) -> None:
         self.synced = asyncio.Event()
@@ -37,68 +39,68 @@ class Reflector:
         self._pause = _FIRST_PAUSE
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Mirror until cancelled."""
         loop = asyncio.get_running_loop()
-        lost = True
+        must_list = True
         while True:
             if await self._listed():
                 self.synced.set()
-                # Not all namespaces at the same time.
+                # Jitter: not all namespaces at the same time.
                 seconds = _LIST_AGAIN_SECONDS * random.uniform(0.9, 1.1)
-            elif lost:
+            elif must_list:
                 continue
             else:
-                # The list was only to be sure: what the watch tells is worth more than waiting for it.
+                # The list was only a resync: continuing the watch matters more than repeating it.
                 seconds = _LIST_SOON_SECONDS
             until = loop.time() + seconds
-            lost = False
-            while not lost and (left := until - loop.time()) > 0:
-                lost = not await self._watched(min(left, _WATCH_SECONDS))
+            must_list = False
+            while not must_list and (remaining := until - loop.time()) > 0:
+                must_list = not await self._watched(min(remaining, _WATCH_SECONDS))
 
     async def _listed(self) -> bool:
-        """False: it did not come to an end; a pause was made."""
-        kept: set[str] = set()
+        """List all jobs. False: the list failed, and the backoff has passed."""
+        uids: set[str] = set()
         query: dict[str, str | int] = {"limit": _PAGE}
         try:
             while True:
                 page = await self._api.list(self._path, query)
                 for item in page["items"]:
-                    kept.add(item["metadata"]["uid"])
+                    uids.add(item["metadata"]["uid"])
                     self._cache.put(item)
-                reached = version(page["metadata"])
-                follows = page["metadata"].get("continue")
-                if not follows:
+                listed_version = version(page["metadata"])
+                continue_token = page["metadata"].get("continue")
+                if not continue_token:
                     break
-                query["continue"] = follows
+                query["continue"] = continue_token
         except KubealignError as error:
             await self._back_off(error)
             return False
-        self._cache.sweep(self._namespace, kept, reached)
-        self._reach(reached)
+        self._cache.sweep(self._namespace, uids, listed_version)
+        self._reach(listed_version)
         self._well()
         return True
 
     async def _watched(self, seconds: float) -> bool:
-        """One watch. False: what happened since is forgotten, and only a list helps."""
+        """Run one watch. False: the resume point has expired, and a new list is required."""
         query = {"resourceVersion": self._version, "timeoutSeconds": max(1, round(seconds))}
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        started = loop.time()
         try:
             async with aclosing(self._api.watch(self._path, query)) as events:
                 async for event in events:
                     self._take(event)
                     self._well()
-                    # A burst that lies in the buffer already must not keep requests from their turn.
+                    # A burst of buffered events must not starve the requests.
                     await asyncio.sleep(0)
         except WatchExpired:
-            log.info("the watch of %s is too old: listing again", self._path)
+            log.info("the watch of %s has expired: listing again", self._path)
             return False
         except KubealignError as error:
             await self._back_off(error)
             return True
         self._well()
-        if loop.time() - began < 1.0:
-            # A server that ends every watch at once is not asked as fast as it answers.
+        if loop.time() - started < 1.0:
+            # A server that ends every watch at once must not cause a busy loop.
             await self._sleep()
         return True
 
@@ -110,8 +112,8 @@ class Reflector:
             self._cache.remove(item)
         self._reach(version(item.get("metadata") or {}))
 
-    def _reach(self, reached: int) -> None:
-        self._version = max(self._version, reached)
+    def _reach(self, new_version: int) -> None:
+        self._version = max(self._version, new_version)
         self._cache.reach(self._namespace, self._version)
 
     def _well(self) -> None:

@@ -1,4 +1,4 @@
-"""Answers that hold for a short time, and are asked for once however many want them."""
+"""A cache with a time to live that merges concurrent requests for the same key."""
 
 import asyncio
 import time
@@ -11,7 +11,9 @@ Answer = TypeVar("Answer")
 
 
 class Remembered(Generic[Key, Answer]):
-    """The `most` last used of them. A failure to answer is not kept: the next who asks tries again."""
+    """A least recently used cache with `max_entries` entries. Failures are not cached: the next request tries
+    again.
+    """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -23,7 +25,7 @@ class Remembered(Generic[Key, Answer]):
         return len(self._held)
 
     def held(self, key: Key) -> Answer | None:
-        """None: nothing is known, or no longer."""
+        """Return the cached value; None: absent or expired."""
         held = self._held.get(key)
         if held is None or self._clock() >= held[1]:
             return None
@@ -31,7 +33,7 @@ class Remembered(Generic[Key, Answer]):
         return held[0]
 
     def keep(self, key: Key, answer: Answer, seconds: float) -> None:
-        """It holds from now on for so long."""
+        """Cache the value for this many seconds."""
         if seconds <= 0:
             return
         self._held[key] = (answer, self._clock() + seconds)
@@ -40,27 +42,28 @@ class Remembered(Generic[Key, Answer]):
             self._held.popitem(last=False)
 
     async def get(self, key: Key, ask: Callable[[], Awaitable[tuple[Answer, float]]]) -> Answer:
-        """What is remembered, or what `ask` answers, with the seconds for which it holds."""
-        held = self.held(key)
-        if held is not None:
-            return held
+        """Return the cached value, or call `ask`, which returns a value and its time to live in seconds."""
+        value = self.held(key)
+        if value is not None:
+            return value
         task = self._asked.get(key)
         if task is None:
             task = self._asked[key] = asyncio.create_task(self._ask(key, ask))
             task.add_done_callback(_looked_at)
-        # Whoever asked first may go away; the others still want to know.
+        # The first waiter may be cancelled; the others still need the value.
         return await asyncio.shield(task)
 
     async def _ask(self, key: Key, ask: Callable[[], Awaitable[tuple[Answer, float]]]) -> Answer:
         try:
-            answer, seconds = await ask()
+            value, seconds = await ask()
         finally:
             del self._asked[key]
-        self.keep(key, answer, seconds)
-        return answer
+        self.keep(key, value, seconds)
+        return value
 
 
 def _looked_at(task: asyncio.Task[Answer]) -> None:
-    """A failure that nobody waits for any more is no fault of the loop's."""
+    """Retrieve the exception of a task that nobody awaits any more, so that the event loop does not log it.
+    """
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Who may do what: the API server says, by SubjectAccessReview."""
+"""Authorization by the API server, through SubjectAccessReview."""
 
 from collections.abc import Hashable
 
@@ -10,26 +10,31 @@ from kubealign_services.dashboard.cluster.tokens import ClusterCaller, Creates, 
 
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
-# A right that is given or taken counts after so long at the latest.
+# A granted or revoked right takes effect within this time.
 _SECONDS = 5.0
 _MOST = 16384
 _GROUPS = {"alignmentjobs": GROUP, "events": "events.k8s.io", "pods": ""}
 
 
 class Rights:
-    """Asks with the dashboard's own rights about those of others."""
+    """Reviews the rights of callers, with the dashboard's own rights."""
 
     def __init__(self, api: Creates) -> None:
         self._api = api
         self._known: Remembered[Hashable, bool] = Remembered(_MOST)
 
     async def allow(self, caller: Caller, verb: str, namespace: str | None, name: str, resource: str) -> None:
-        """Raises Forbidden, Unavailable; see Access.allow."""
+        """Verify a right, see Access.authorize.
+
+        Raises:
+            Forbidden: The caller does not have it.
+            Unavailable: It cannot be reviewed.
+        """
         if not await self.may(caller, verb, namespace, name, resource):
-            what = f"{resource} {name}" if name else resource
-            where = f"namespace {namespace}" if namespace else "all namespaces together"
+            target = f"{resource} {name}" if name else resource
+            scope = f"namespace {namespace}" if namespace else "all namespaces together"
             raise Forbidden(
-                f"{caller.name} may not {verb} {what} in {where}: "
+                f"{caller.name} may not {verb} {target} in {scope}: "
                 "ask its administrator for a role that allows it"
             )
 
@@ -41,28 +46,32 @@ class Rights:
         name: str = "",
         resource: str = "alignmentjobs",
     ) -> bool:
-        """Raises Unavailable."""
-        asked = _asked(caller, verb, namespace, name, resource)
-        extra = asked.get("extra", {})
+        """Return True when the caller has the right.
+
+        Raises:
+            Unavailable: It cannot be reviewed.
+        """
+        spec = _asked(caller, verb, namespace, name, resource)
+        extra = spec.get("extra", {})
         key = (
             caller.name,
-            asked.get("uid"),
+            spec.get("uid"),
             caller.groups,
             tuple(sorted((field, tuple(values)) for field, values in extra.items())),
             (verb, namespace, name, resource),
         )
-        return await self._known.get(key, lambda: self._reviewed(asked))
+        return await self._known.get(key, lambda: self._reviewed(spec))
 
-    async def _reviewed(self, asked: Json) -> tuple[bool, float]:
+    async def _reviewed(self, spec: Json) -> tuple[bool, float]:
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
-            "spec": asked,
+            "spec": spec,
         }
         try:
             answer = await self._api.create(REVIEWS, review)
         except (Forbidden, Unauthenticated) as error:
-            # Of the dashboard itself, not of the caller.
+            # The error concerns the dashboard itself, not the caller.
             raise Unavailable(f"the dashboard's own account may not review rights: {error}") from error
         status = answer.get("status") or {}
         return bool(status.get("allowed")) and not status.get("denied"), _SECONDS
@@ -75,12 +84,12 @@ def _asked(caller: Caller, verb: str, namespace: str | None, name: str, resource
         "group": _GROUPS[plural],
         "resource": plural,
         "subresource": subresource,
-        # Kubernetes' word for all of them is the empty one.
+        # The empty namespace means all namespaces.
         "namespace": namespace or "",
         "name": name,
     }
-    asked: Json = {"user": caller.name, "groups": list(caller.groups), "resourceAttributes": attributes}
+    spec: Json = {"user": caller.name, "groups": list(caller.groups), "resourceAttributes": attributes}
     if isinstance(caller, ClusterCaller):
-        asked["uid"] = caller.uid
-        asked["extra"] = {field: list(values) for field, values in caller.extra.items()}
-    return asked
+        spec["uid"] = caller.uid
+        spec["extra"] = {field: list(values) for field, values in caller.extra.items()}
+    return spec

@@ -1,4 +1,4 @@
-"""The dashboard of a cluster as a process: it listens, serves, and ends in good order when it is told to."""
+"""The cluster's dashboard as a process: listens, serves, and shuts down in order."""
 
 import asyncio
 import logging
@@ -25,13 +25,13 @@ _BACKLOG = 1024
 
 
 class _Door(Server):
-    """One address of the application. Whoever runs it heeds the signals."""
+    """A server for one address of the application. The caller handles signals."""
 
     def __init__(self, app: FastAPI, listener: socket.socket, **settings: Any) -> None:
-        # Of several doors, none may end what the others still need: the application has no end of its own.
+        # One of several servers must not shut down the application that the others still use: no lifespan.
         super().__init__(app, log_config=None, lifespan="off", **settings)
         self._listener = listener
-        # Now, not when it starts: a certificate that is no good is told at once.
+        # Loaded now, so that an invalid certificate is reported at start-up.
         self.config.load()
 
     @property
@@ -39,7 +39,7 @@ class _Door(Server):
         return self.config.ssl
 
     async def open(self) -> None:
-        """Until `should_exit` is set."""
+        """Serve until `should_exit` is set."""
         await self.serve([self._listener])
 
     @contextmanager
@@ -48,62 +48,66 @@ class _Door(Server):
 
 
 async def run(settings: Settings) -> None:
-    """Returns after SIGTERM or SIGINT. Raises SettingsError for what the administrator has to mend, and
-    KubealignError where there is no cluster."""
+    """Run until SIGTERM or SIGINT.
+
+    Raises:
+        SettingsError: A setting is invalid.
+        KubealignError: The cluster cannot be reached.
+    """
     redis = settings.redis()
     api = await connect(settings.kubeconfig, seconds=settings.request_seconds)
-    figures = NoFigures() if redis is None else RedisFigures(redis)
-    async with ClusterAccess(api, figures, settings.namespaces, read_only=settings.read_only) as access:
+    metrics = NoFigures() if redis is None else RedisFigures(redis)
+    async with ClusterAccess(api, metrics, settings.namespaces, read_only=settings.read_only) as access:
 
         async def ready() -> str:
             return access.missing() or ""
 
         app = create_app(access, ready=ready)
-        app.state.measures.watch("jobs", "Jobs that are known.", lambda: len(access.cache))
+        app.state.measures.watch("jobs", "Jobs in the cache.", lambda: len(access.cache))
         app.state.measures.watch(
-            "hears_changes", "1: the API server tells of changes.", lambda: not access.trouble()
+            "hears_changes", "1: changes are received from the API server.", lambda: not access.trouble()
         )
         await _served(_doors(app, settings), access, settings)
 
 
-async def _served(doors: Sequence[_Door], access: ClusterAccess, settings: Settings) -> None:
-    told = asyncio.Event()
+async def _served(servers: Sequence[_Door], access: ClusterAccess, settings: Settings) -> None:
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    serving = [asyncio.create_task(door.open()) for door in doors]
-    others = [asyncio.create_task(told.wait()), asyncio.create_task(access.listening())]
-    for door in doors:
-        if door.tls and settings.tls_cert_file and settings.tls_key_file:
-            others.append(
-                asyncio.create_task(renewed(door.tls, settings.tls_cert_file, settings.tls_key_file))
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stop_requested.set)
+    serving = [asyncio.create_task(server.open()) for server in servers]
+    background = [asyncio.create_task(stop_requested.wait()), asyncio.create_task(access.listening())]
+    for server in servers:
+        if server.tls and settings.tls_cert_file and settings.tls_key_file:
+            background.append(
+                asyncio.create_task(renewed(server.tls, settings.tls_cert_file, settings.tls_key_file))
             )
     try:
-        done, _ = await asyncio.wait([*serving, *others], return_when=asyncio.FIRST_COMPLETED)
-        log.info("told to stop" if told.is_set() else "ends")
-        for door in doors:
-            door.should_exit = True
+        done, _ = await asyncio.wait([*serving, *background], return_when=asyncio.FIRST_COMPLETED)
+        log.info("stopping on a signal" if stop_requested.is_set() else "stopping")
+        for server in servers:
+            server.should_exit = True
         await asyncio.wait(serving)
         for task in (*done, *serving):
             task.result()
     finally:
-        for task in (*serving, *others):
+        for task in (*serving, *background):
             task.cancel()
-        await asyncio.wait([*serving, *others])
+        await asyncio.wait([*serving, *background])
 
 
 def _doors(app: FastAPI, settings: Settings) -> list[_Door]:
     tls = {"ssl_certfile": settings.tls_cert_file, "ssl_keyfile": settings.tls_key_file}
     listener = _listener("KUBEALIGN_LISTEN", settings.listen)
     try:
-        doors = [_Door(app, listener, **(tls if settings.tls_cert_file else {}))]
+        servers = [_Door(app, listener, **(tls if settings.tls_cert_file else {}))]
     except OSError as error:
-        # Of which ssl.SSLError is one.
+        # ssl.SSLError is an OSError.
         listener.close()
         raise SettingsError(f"KUBEALIGN_TLS_CERT_FILE held {settings.tls_cert_file}: {error}") from error
     if settings.listen_local is not None:
-        doors.append(_Door(app, _listener("KUBEALIGN_LISTEN_LOCAL", settings.listen_local)))
-    return doors
+        servers.append(_Door(app, _listener("KUBEALIGN_LISTEN_LOCAL", settings.listen_local)))
+    return servers
 
 
 def _listener(variable: str, address: Address) -> socket.socket:

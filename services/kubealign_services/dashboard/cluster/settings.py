@@ -1,4 +1,4 @@
-"""What the platform's administrator sets, as the chart hands it over: the environment."""
+"""Settings of the platform's administrator, passed by the Helm chart as environment variables."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ _PREFIX = "KUBEALIGN_"
 
 
 class SettingsError(Exception):
-    """The environment cannot be used; the text names the variable, what it held and what it may hold."""
+    """The environment is invalid; the message names the variable, its value and the allowed values."""
 
 
 class Address(BaseModel):
@@ -24,43 +24,43 @@ class Address(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _parsed(cls, held: Any) -> Any:
-        if not isinstance(held, str):
-            return held
-        host, colon, port = held.rpartition(":")
+    def _parsed(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        host, colon, port = value.rpartition(":")
         if not colon or not host or not port.isdigit():
             raise ValueError("it must be HOST:PORT")
         return {"host": host.strip("[]"), "port": int(port)}
 
 
-def _listed(held: Any) -> Any:
-    return [part.strip() for part in held.split(",") if part.strip()] if isinstance(held, str) else held
+def _listed(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 class Settings(BaseModel):
-    """Each field is a variable: `redis_host` is KUBEALIGN_REDIS_HOST. An empty one counts as not there."""
+    """Each field is a variable: `redis_host` is KUBEALIGN_REDIS_HOST. An empty one counts as unset."""
 
     model_config = ConfigDict(frozen=True)
 
-    listen: Address = Field(Address(host="0.0.0.0", port=8080), description="Who asks from elsewhere.")
+    listen: Address = Field(Address(host="0.0.0.0", port=8080), description="Address for requests from outside the pod.")
     listen_local: Address | None = Field(
         None,
-        description="A second door without TLS, for the pod itself: what `kubectl port-forward` reaches.",
+        description="A second address without TLS for the pod itself, used by `kubectl port-forward`.",
     )
-    tls_cert_file: Path | None = Field(None, description="PEM; read again when it changes.")
+    tls_cert_file: Path | None = Field(None, description="PEM; reloaded when it changes.")
     tls_key_file: Path | None = None
     namespaces: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
-        (), description="Whose jobs are shown, with commas between; empty: all."
+        (), description="Namespaces whose jobs are shown, separated by commas; empty: all."
     )
     read_only: bool = False
-    redis_host: str | None = Field(None, description="None: no figures are shown.")
+    redis_host: str | None = Field(None, description="None: no metrics are shown.")
     redis_port: int = Field(6379, ge=1, le=65535)
     redis_tls: bool = False
     redis_user: str = "dashboard"
     redis_password_file: Path | None = None
     redis_ca_file: Path | None = None
     kubeconfig: Path | None = Field(None, description="None: the pod's own service account.")
-    request_seconds: float = Field(15.0, gt=0, le=120, description="Deadline of one call to the API server.")
+    request_seconds: float = Field(15.0, gt=0, le=120, description="Timeout of one call to the API server.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     @model_validator(mode="after")
@@ -72,7 +72,11 @@ class Settings(BaseModel):
         return self
 
     def redis(self) -> RedisAccess | None:
-        """The platform's Redis, for all jobs. Raises SettingsError where its password cannot be read."""
+        """Return access to the platform's Redis.
+
+        Raises:
+            SettingsError: The password file cannot be read.
+        """
         if self.redis_host is None:
             return None
         return RedisAccess(
@@ -87,13 +91,17 @@ class Settings(BaseModel):
 
 
 def from_environment(held: Mapping[str, str]) -> Settings:
-    """Raises SettingsError."""
+    """Read the settings.
+
+    Raises:
+        SettingsError: A variable is invalid.
+    """
     names = {_PREFIX + field.upper(): field for field in Settings.model_fields}
-    given = {field: held[name] for name, field in names.items() if held.get(name, "").strip()}
+    values = {field: held[name] for name, field in names.items() if held.get(name, "").strip()}
     try:
-        return Settings.model_validate(given)
+        return Settings.model_validate(values)
     except ValidationError as error:
-        raise SettingsError("\n".join(_told(found) for found in error.errors())) from error
+        raise SettingsError("\n".join(_told(details) for details in error.errors())) from error
 
 
 def _told(error: Any) -> str:

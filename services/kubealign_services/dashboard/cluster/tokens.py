@@ -1,4 +1,4 @@
-"""Whose token it is: the API server says, by TokenReview."""
+"""Authentication of tokens by the API server, through TokenReview."""
 
 import base64
 import hashlib
@@ -14,10 +14,10 @@ from kubealign_services.dashboard.cluster.remembered import Remembered
 
 REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 
-# A token that is withdrawn before its time works here for so long.
+# A revoked token works for at most this long.
 _SECONDS = 5.0
 _MOST = 4096
-# Kubernetes' own are about a kilobyte, those of identity providers a few.
+# Kubernetes' own tokens have about a kilobyte, those of identity providers a few.
 _LONGEST = 16384
 _PARTS_OF_A_JWT = 3
 _REMEDY = "get one with: kubectl create token SERVICEACCOUNT -n NAMESPACE"
@@ -26,22 +26,24 @@ Json = dict[str, Any]
 
 
 class Creates(Protocol):
-    """The one call of the API server that a review is."""
+    """The call of the API server that creates a review."""
 
     async def create(self, path: str, body: Json) -> Json: ...
 
 
 @dataclass(frozen=True)
 class ClusterCaller(Caller):
-    """With what else authorizers may look at."""
+    """A caller with the attributes that authorizers may use."""
 
     uid: str = ""
     extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
 
 class Tokens:
-    """Asks with the dashboard's own rights. Good and bad answers are kept apart, so that guesses push out
-    guesses alone."""
+    """Reviews tokens with the dashboard's own rights.
+
+    Valid and invalid tokens are cached separately, so that guesses only evict guesses.
+    """
 
     def __init__(self, api: Creates, clock: Callable[[], float] = time.time) -> None:
         self._api = api
@@ -50,12 +52,17 @@ class Tokens:
         self._refused: Remembered[bytes, str] = Remembered(_MOST)
 
     async def caller(self, token: str) -> ClusterCaller:
-        """Raises Unauthenticated, Unavailable."""
+        """Return the caller of a token.
+
+        Raises:
+            Unauthenticated: The token is invalid.
+            Unavailable: It cannot be reviewed.
+        """
         if not token or len(token) > _LONGEST or not token.isascii():
-            raise Unauthenticated(f"that is no token of this cluster: {_REMEDY}")
+            raise Unauthenticated(f"this is not a token of the cluster: {_REMEDY}")
         digest = hashlib.sha256(token.encode()).digest()
-        if (why := self._refused.held(digest)) is not None:
-            raise Unauthenticated(why)
+        if (reason := self._refused.held(digest)) is not None:
+            raise Unauthenticated(reason)
         return await self._known.get(digest, lambda: self._reviewed(digest, token))
 
     async def _reviewed(self, digest: bytes, token: str) -> tuple[ClusterCaller, float]:
@@ -67,13 +74,13 @@ class Tokens:
         try:
             answer = await self._api.create(REVIEWS, review)
         except (Forbidden, Unauthenticated) as error:
-            # Of the dashboard itself, not of the caller.
+            # The error concerns the dashboard itself, not the caller.
             raise Unavailable(f"the dashboard's own account may not review tokens: {error}") from error
         status = answer.get("status") or {}
         if not status.get("authenticated"):
-            why = f"the cluster does not know this token, or it has expired: {_REMEDY}"
-            self._refused.keep(digest, why, _SECONDS)
-            raise Unauthenticated(why)
+            reason = f"the cluster does not know this token, or it has expired: {_REMEDY}"
+            self._refused.keep(digest, reason, _SECONDS)
+            raise Unauthenticated(reason)
         user = status.get("user") or {}
         expires = _expiry(token)
         caller = ClusterCaller(
@@ -88,7 +95,7 @@ class Tokens:
 
 
 def _expiry(token: str) -> float | None:
-    """What a token that the API server has accepted says of its own end; None where it says nothing."""
+    """Return the expiry of an accepted token; None: it has none."""
     parts = token.split(".")
     if len(parts) != _PARTS_OF_A_JWT:
         return None

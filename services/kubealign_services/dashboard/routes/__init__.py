@@ -1,1 +1,1 @@
-"""What can be asked under /api/v1, one file a subject."""
+"""Routes below /api/v1, one module per subject."""

@@ -1,4 +1,4 @@
-"""Jobs, made, changed and ended: each with the caller's own rights."""
+"""Routes that create, change and delete jobs, each with the caller's own rights."""
 
 from typing import Annotated, Any
 
@@ -34,7 +34,7 @@ _DryRun = Annotated[
     Query(
         alias="dryRun",
         pattern="^All$",
-        description="All: check everything, and change nothing.",
+        description="All: validate everything without changing anything.",
         examples=["All"],
     ),
 ]
@@ -45,9 +45,9 @@ _Changing = Annotated[JobDoor, Depends(OnJob("patch"))]
     JOBS,
     status_code=201,
     response_class=Response,
-    responses=answers(Resource, "The job, as its site holds it.", 201) | errors(409, *_SENT),
+    responses=answers(Resource, "The created job.", 201) | errors(409, *_SENT),
     openapi_extra=body(JSON, component(AlignmentJob), EXAMPLE_JOB),
-    summary="Hand in a job",
+    summary="Create a job",
 )
 async def create(
     door: Annotated[Door, Depends(InNamespace("create"))],
@@ -55,17 +55,17 @@ async def create(
     sent: Annotated[dict[str, Any], Depends(document())],
     dry_run: _DryRun = None,
 ) -> Response:
-    """The body is the whole document; it belongs to the namespace of the address."""
+    """Create a job from the complete document. Its namespace is that of the path."""
     metadata = sent.get("metadata")
     if isinstance(metadata, dict):
-        named = metadata.get("namespace") or namespace
-        if named != namespace:
-            error = SpecError(f"must be {namespace}, as the address says", "metadata.namespace", shown(named))
+        document_namespace = metadata.get("namespace") or namespace
+        if document_namespace != namespace:
+            error = SpecError(f"must be {namespace}, as in the path", "metadata.namespace", shown(document_namespace))
             raise JobInvalid(str(error), [error])
         sent = sent | {"metadata": metadata | {"namespace": namespace}}
     record = await door.own.create(sent, dry_run=dry_run is not None)
-    here = f"/api/v1/namespaces/{namespace}/alignmentjobs/{record.name}"
-    return answer(told.resource(record), 201, {"Location": here})
+    location = f"/api/v1/namespaces/{namespace}/alignmentjobs/{record.name}"
+    return answer(told.resource(record), 201, {"Location": location})
 
 
 @router.patch(
@@ -76,18 +76,22 @@ async def create(
     summary="Change a job",
 )
 async def patch(door: _Changing, sent: Annotated[dict[str, Any], Depends(document(MERGE_PATCH))]) -> Response:
-    """A JSON merge patch (RFC 7386). What cannot be changed, as most of a spec, is refused with why."""
+    """Apply a JSON merge patch (RFC 7386). A change of an immutable field, as most of a spec, is rejected
+    with the reason.
+    """
     return answer(told.resource(await door.own.patch(door.ref, sent)))
 
 
 @router.delete(
     JOB,
     response_class=Response,
-    responses=answers(Nothing, "It is gone, or going.") | errors(404, 409),
+    responses=answers(Nothing, "Deleted, or being deleted.") | errors(404, 409),
     summary="Delete a job",
 )
 async def delete(door: Annotated[JobDoor, Depends(OnJob("delete"))]) -> Response:
-    """With all that it owns. In a cluster its volumes stay; a local run's folder goes, with its result."""
+    """Delete the job and everything it owns. In a cluster its volumes stay; a local run's directory is
+    deleted with its result.
+    """
     await door.own.delete(door.ref)
     return answer({})
 
@@ -99,7 +103,7 @@ async def delete(door: Annotated[JobDoor, Depends(OnJob("delete"))]) -> Response
     summary="Read how many rollout workers a job has",
 )
 async def read_scale(door: Annotated[JobDoor, Depends(OnJob("get", "alignmentjobs/scale"))]) -> Scale:
-    """409 for a job that has none."""
+    """Return the scale; 409 for a job without rollout workers."""
     return _scale(await door.reader.get(door.ref))
 
 
@@ -108,14 +112,14 @@ async def read_scale(door: Annotated[JobDoor, Depends(OnJob("get", "alignmentjob
     response_model=Scale,
     responses=errors(404, 409, *_SENT),
     openapi_extra=body(JSON, component(WantedScale), {"spec": {"replicas": 4}}),
-    summary="Have another number of rollout workers",
+    summary="Change the number of rollout workers",
 )
 async def scale(
     door: Annotated[JobDoor, Depends(OnJob("patch", "alignmentjobs/scale"))], request: Request
 ) -> Scale:
-    """While the job runs: workers come and go."""
-    wanted = await read_as(WantedScale, request)
-    return _scale(await door.own.scale(door.ref, wanted.spec.replicas))
+    """Change the number of rollout workers of a running job."""
+    request_body = await read_as(WantedScale, request)
+    return _scale(await door.own.scale(door.ref, request_body.spec.replicas))
 
 
 @router.put(
@@ -126,9 +130,11 @@ async def scale(
     summary="Suspend or resume a job",
 )
 async def suspend(door: _Changing, request: Request) -> Response:
-    """Suspended, it saves, stops and gives everything back; resumed, it goes on from its commit."""
-    wanted = await read_as(Suspension, request)
-    return answer(told.resource(await door.own.suspend(door.ref, wanted.suspend)))
+    """Suspend or resume. A suspended job saves a checkpoint, stops and releases all resources; it resumes
+    from that checkpoint.
+    """
+    request_body = await read_as(Suspension, request)
+    return answer(told.resource(await door.own.suspend(door.ref, request_body.suspend)))
 
 
 def _scale(record: JobRecord) -> Scale:

@@ -1,4 +1,4 @@
-"""What a job says of itself: its figures by step, and what the policy wrote."""
+"""Routes for a job's metrics and samples."""
 
 from typing import Annotated, Any
 
@@ -20,39 +20,39 @@ router = APIRouter(prefix=API, tags=["figures"])
 @router.get(
     JOB + "/metrics",
     response_class=Response,
-    responses=answers(Figures, "Some steps.") | errors(404),
-    summary="Read a job's figures",
+    responses=answers(Figures, "A page of steps.") | errors(404),
+    summary="Read a job's metrics",
 )
 async def metrics(
     door: SeeJob,
     after: After = BEGINNING,
-    limit: Annotated[int, Query(ge=1, le=5000, description="At most so many.", examples=[1000])] = 1000,
+    limit: Annotated[int, Query(ge=1, le=5000, description="Maximum number of steps.", examples=[1000])] = 1000,
 ) -> Response:
-    """Oldest first. A step that is done again after a rollback comes again, under a higher fence."""
+    """Return metrics, oldest first. A step repeated after a rollback appears again, with a higher fence."""
     await door.reader.get(door.ref)
-    held = await door.reader.metrics(door.ref, after, limit)
-    return answer(_page([told.step(step) for step in held], after))
+    steps = await door.reader.metrics(door.ref, after, limit)
+    return answer(_page([told.step(step) for step in steps], after))
 
 
 @router.get(
     JOB + "/samples",
     response_class=Response,
-    responses=answers(Samples, "Some responses.") | errors(404),
-    summary="Read what the policy wrote",
+    responses=answers(Samples, "A page of samples.") | errors(404),
+    summary="Read samples of the policy",
 )
 async def samples(
     door: SeeJob,
     after: After = BEGINNING,
-    limit: Annotated[int, Query(ge=1, le=500, description="At most so many.", examples=[100])] = 100,
+    limit: Annotated[int, Query(ge=1, le=500, description="Maximum number of samples.", examples=[100])] = 100,
     step: Annotated[
-        int | None, Query(ge=0, le=2**31 - 1, description="Of this step alone.", examples=[12])
+        int | None, Query(ge=0, le=2**31 - 1, description="Only samples of this step.", examples=[12])
     ] = None,
-    newest: Annotated[bool, Query(description="The last ones, newest first.", examples=[True])] = False,
+    newest: Annotated[bool, Query(description="The last samples, newest first.", examples=[True])] = False,
 ) -> Response:
-    """Oldest first, unless `newest` is true. Some of each step are kept."""
+    """Return samples, oldest first unless `newest` is true. Some samples of each step are kept."""
     await door.reader.get(door.ref)
-    held = await door.reader.samples(door.ref, after, limit, step=step, newest=newest)
-    return answer(_page([told.sample(sample) for sample in held], after))
+    records = await door.reader.samples(door.ref, after, limit, step=step, newest=newest)
+    return answer(_page([told.sample(sample) for sample in records], after))
 
 
 def _page(items: list[dict[str, Any]], after: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What looks sick about a job, in words."""
+"""Route for the health findings of a job."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ from kubealign_services.dashboard.routes.jobs import JOB
 router = APIRouter(prefix=API, tags=["figures"])
 
 
-@router.get(JOB + "/health", response_model=Health, responses=errors(404), summary="Read what looks sick")
+@router.get(JOB + "/health", response_model=Health, responses=errors(404), summary="Read health findings")
 async def health(door: SeeJob, request: Request) -> Any:
-    """With what people do about it. Nothing is said of processes that the caller may not see."""
+    """Return findings with remedies. Processes that the caller may not see are left out."""
     from kubealign.health import findings
 
     recent: RecentSteps = request.app.state.recent_steps
@@ -31,13 +31,13 @@ async def health(door: SeeJob, request: Request) -> Any:
     return Health(
         items=[
             Finding(
-                severity=str(found.severity),
-                title=found.title,
-                detail=found.detail,
-                remedy=found.remedy,
-                metric=found.metric,
-                anchor=found.anchor,
+                severity=str(finding.severity),
+                title=finding.title,
+                detail=finding.detail,
+                remedy=finding.remedy,
+                metric=finding.metric,
+                anchor=finding.anchor,
             )
-            for found in findings(record.resource, steps, processes)
+            for finding in findings(record.resource, steps, processes)
         ]
     )

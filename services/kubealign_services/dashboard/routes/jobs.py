@@ -1,4 +1,4 @@
-"""Jobs, found and read: as Kubernetes shows them, and searched besides."""
+"""Routes that list, search and read jobs."""
 
 from dataclasses import replace
 from enum import StrEnum
@@ -24,7 +24,7 @@ JOB = JOBS + "/{name}"
 
 
 class Order(StrEnum):
-    """What a list is sorted by; with a hyphen before it: the greatest first."""
+    """Sort order of a list; with a leading hyphen: descending."""
 
     NAME = "name"
     NAME_DOWN = "-name"
@@ -48,7 +48,7 @@ def query(
         Query(
             alias="continue",
             max_length=4096,
-            description="`metadata.continue` of the page before.",
+            description="`metadata.continue` of the previous page.",
             examples=[""],
         ),
     ] = "",
@@ -57,22 +57,22 @@ def query(
         Query(
             alias="labelSelector",
             max_length=4096,
-            description="As kubectl's -l.",
+            description="A label selector, as for kubectl -l.",
             examples=["team=maths,!old"],
         ),
     ] = "",
     search: Annotated[
-        str, Query(max_length=253, description="Part of the name, whatever its case.", examples=["sum"])
+        str, Query(max_length=253, description="Part of the name, case-insensitive.", examples=["sum"])
     ] = "",
     phase: Annotated[
-        list[JobPhase], Query(max_length=16, description="In one of these phases.", examples=[["Running"]])
+        list[JobPhase], Query(max_length=16, description="Only jobs in one of these phases.", examples=[["Running"]])
     ] = [],  # noqa: B006 (FastAPI copies it)
     algorithm: Annotated[
-        list[_Algorithm], Query(max_length=64, description="Of one of these algorithms.", examples=[["ppo"]])
+        list[_Algorithm], Query(max_length=64, description="Only jobs with one of these algorithms.", examples=[["ppo"]])
     ] = [],  # noqa: B006
     sort: Annotated[Order, Query(examples=["-created"])] = Order.CREATED_DOWN,
 ) -> ListQuery:
-    """Which jobs, of whatever namespace."""
+    """Build the query from the parameters."""
     return ListQuery(
         label_selector=label_selector,
         search=search,
@@ -92,20 +92,20 @@ _PAGE = answers(ResourceList, "A page of jobs.") | errors()
     "/alignmentjobs", responses=_PAGE, response_class=Response, summary="List the jobs of every namespace"
 )
 async def list_all(door: AnyDoor, wanted: Wanted) -> Response:
-    """Of all namespaces whose jobs the caller may list."""
-    seen = await visible(door)
-    if seen is None:
+    """List the jobs of all namespaces whose jobs the caller may list."""
+    visible_ones = await visible(door)
+    if visible_ones is None:
         return await _page(door, wanted)
-    if not seen:
+    if not visible_ones:
         raise Forbidden(f"{door.caller.name} may list the jobs of no namespace")
-    return await _page(door, replace(wanted, namespaces=seen))
+    return await _page(door, replace(wanted, namespaces=visible_ones))
 
 
 @router.get(JOBS, responses=_PAGE, response_class=Response, summary="List the jobs of a namespace")
 async def list_some(
     door: Annotated[Door, Depends(InNamespace("list"))], namespace: Namespace, wanted: Wanted
 ) -> Response:
-    """Newest first, unless `sort` says otherwise."""
+    """List the jobs of a namespace, newest first unless `sort` says otherwise."""
     return await _page(door, replace(wanted, namespace=namespace))
 
 
@@ -116,12 +116,12 @@ async def list_some(
     summary="Read a job",
 )
 async def read(door: SeeJob) -> Response:
-    """Its spec as applied, and its status."""
+    """Return the job with its spec and status."""
     return answer(told.resource(await door.reader.get(door.ref)))
 
 
 async def visible(door: Door) -> frozenset[str] | None:
-    """The namespaces whose jobs the caller may list; None: every one."""
+    """Return the namespaces whose jobs the caller may list; None: all."""
     try:
         await door.allow("list", None)
     except Forbidden:
@@ -133,14 +133,14 @@ async def _page(door: Door, wanted: ListQuery) -> Response:
     try:
         page = await door.reader.list(wanted)
     except JobInvalid as error:
-        raise JobInvalid(str(error), [_parameter(place) for place in error.errors]) from None
-    # Whatever a reader makes of its query, nobody sees what they may not.
-    seen = wanted.namespaces if wanted.namespace is None else {wanted.namespace}
-    if seen:
-        page = replace(page, jobs=[job for job in page.jobs if job.namespace in seen])
+        raise JobInvalid(str(error), [_parameter(field) for field in error.errors]) from None
+    # Enforced here as well, independent of how a reader interprets its query.
+    allowed = wanted.namespaces if wanted.namespace is None else {wanted.namespace}
+    if allowed:
+        page = replace(page, jobs=[job for job in page.jobs if job.namespace in allowed])
     return answer(told.page(page, None if wanted.after else 0))
 
 
 def _parameter(place: SpecError) -> SpecError:
-    """Named as it was sent."""
+    """Name the field as the parameter that was sent."""
     return replace(place, path="continue") if place.path == "after" else place

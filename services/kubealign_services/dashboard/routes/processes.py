@@ -1,4 +1,4 @@
-"""What a job is made of and what happened to it: processes, events, logs."""
+"""Routes for the processes, events and logs of a job."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ NDJSON = "application/x-ndjson"
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _LINES = stream(
     NDJSON,
-    "A JSON object a line: the process, and the text.",
+    "One JSON object per line: process and text.",
     {"type": "string"},
     '{"process":"driver","text":"step 1"}\n',
 )
@@ -30,11 +30,11 @@ _LINES = stream(
 @router.get(
     JOB + "/roles",
     response_class=Response,
-    responses=answers(Processes, "Its processes.") | errors(404),
-    summary="Read how a job's processes are",
+    responses=answers(Processes, "The processes of the job.") | errors(404),
+    summary="Read the processes of a job",
 )
 async def roles(door: Annotated[JobDoor, Depends(OnJob("list", "pods"))]) -> Response:
-    """With what each last said of itself."""
+    """Return the processes with their last heartbeats."""
     await door.reader.get(door.ref)
     return answer({"items": told.processes(await door.reader.processes(door.ref))})
 
@@ -43,15 +43,15 @@ async def roles(door: Annotated[JobDoor, Depends(OnJob("list", "pods"))]) -> Res
     JOB + "/events",
     response_model=Events,
     responses=errors(404),
-    summary="Read what happened to a job",
+    summary="Read the events of a job",
 )
 async def events(door: Annotated[JobDoor, Depends(OnJob("list", "events"))]) -> Any:
-    """Oldest first."""
+    """Return the events, oldest first."""
     await door.reader.get(door.ref)
     return Events(
         items=[
-            Event(time=held.time, type=held.type, reason=held.reason, message=held.message, count=held.count)
-            for held in await door.own.events(door.ref)
+            Event(time=event.time, type=event.type, reason=event.reason, message=event.message, count=event.count)
+            for event in await door.own.events(door.ref)
         ]
     )
 
@@ -67,28 +67,28 @@ async def logs(
     request: Request,
     role: Annotated[
         str | None,
-        Query(max_length=63, pattern=_NAME, description="Of this role alone.", examples=["driver"]),
+        Query(max_length=63, pattern=_NAME, description="Only processes of this role.", examples=["driver"]),
     ] = None,
     process: Annotated[
         str | None,
-        Query(max_length=253, pattern=_NAME, description="Of this process alone.", examples=["rollout-0"]),
+        Query(max_length=253, pattern=_NAME, description="Only this process.", examples=["rollout-0"]),
     ] = None,
     tail: Annotated[
         int, Query(ge=0, le=100_000, description="The last lines of each process.", examples=[200])
     ] = 200,
     follow: Annotated[
-        bool, Query(description="Go on until the job is over, or the caller has gone.", examples=[False])
+        bool, Query(description="Stream new lines until the job has finished or the caller disconnects.", examples=[False])
     ] = False,
     seconds: Seconds = None,
 ) -> Response:
-    """Each line with the process that wrote it, as it was written."""
+    """Return log lines as newline-delimited JSON, each with the process that wrote it."""
     await door.reader.get(door.ref)
     lines = door.own.logs(door.ref, process=process, role=role, follow=follow, tail=tail)
 
     async def check() -> None:
         await door.allow("get", door.ref.namespace, resource="pods/log")
 
-    # A line that says nothing keeps proxies from closing the connection.
+    # Empty lines keep proxies from closing an idle connection.
     return LongAnswer(
         _encoded(lines),
         NDJSON,

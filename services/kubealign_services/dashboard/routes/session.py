@@ -1,4 +1,4 @@
-"""Who asks, and where they may look."""
+"""Routes for the caller's session and namespaces."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ from kubealign_services.dashboard.parameters import API
 router = APIRouter(prefix=API, tags=["session"])
 
 
-@router.get("/session", response_model=Session, responses=errors(), summary="Who asks, and where")
+@router.get("/session", response_model=Session, responses=errors(), summary="Read the session")
 async def session(door: AnyDoor) -> dict[str, Any]:
-    """What the token of this request stands for."""
+    """Return the caller of this request's token, and the site."""
     return {
         "user": door.caller.name,
         "site": door.reader.kind,
@@ -26,17 +26,17 @@ async def session(door: AnyDoor) -> dict[str, Any]:
     }
 
 
-@router.post("/session", status_code=204, responses=errors(), summary="Keep the token in a cookie")
+@router.post("/session", status_code=204, responses=errors(), summary="Store the token in a cookie")
 async def sign_in(door: AnyDoor, request: Request) -> Response:
-    """For the page: the browser sends the token with what follows, and no script can read it."""
+    """Store the token in a cookie that the browser sends with later requests and that no script can read."""
     response = Response(status_code=204)
     keep(response, door.caller, request.headers, secure=request.url.scheme == "https")
     return response
 
 
-@router.delete("/session", status_code=204, responses=errors(), summary="Forget the cookie")
+@router.delete("/session", status_code=204, responses=errors(), summary="Delete the cookie")
 async def sign_out(door: AnyDoor, request: Request) -> Response:
-    """The token itself stays valid."""
+    """Delete the cookie. The token itself stays valid."""
     response = Response(status_code=204)
     response.delete_cookie(
         cookie_name(request.headers), secure=request.url.scheme == "https", httponly=True, samesite="strict"
@@ -44,7 +44,7 @@ async def sign_out(door: AnyDoor, request: Request) -> Response:
     return response
 
 
-@router.get("/namespaces", response_model=Namespaces, responses=errors(), summary="Where the caller may look")
+@router.get("/namespaces", response_model=Namespaces, responses=errors(), summary="List the visible namespaces")
 async def namespaces(door: AnyDoor) -> dict[str, Any]:
-    """Namespaces whose jobs the caller may list."""
+    """Return the namespaces whose jobs the caller may list."""
     return {"items": sorted(await door.access.namespaces(door.caller))}

@@ -1,4 +1,4 @@
-"""Live updates, as server-sent events."""
+"""Routes for live updates as server-sent events."""
 
 from typing import Annotated
 
@@ -54,9 +54,14 @@ async def job(
     ] = "",
     seconds: Seconds = None,
 ) -> Response:
-    """The job as it is, then whatever changes. An event's id is METRICS,SAMPLES: the last entries that were
-    told; given back, the stream goes on behind them, and nothing is lost or told twice. Without one it begins
-    with the first entry that is kept. Samples come without their tokens. After `gone` nothing follows."""
+    """Stream the job, then its changes.
+
+    An event's id is METRICS,SAMPLES: the last entries that were sent. A stream that is resumed with it
+    loses and repeats
+    nothing. Without an id the stream begins with the first entry that is kept. Samples are sent without
+    their tokens.
+    `gone` is the last event.
+    """
     record = await door.reader.get(door.ref)
     cursor = _cursor(last_event_header or last_event_id)
     frames = job_stream(
@@ -101,16 +106,20 @@ async def jobs(
     ] = "",
     seconds: Seconds = None,
 ) -> Response:
-    """Open it, wait for `ready`, then list: what changes from then on comes as `jobs`, with the jobs as they
-    are now, and `gone`, with namespace and name. `reset`: changes were missed, list again."""
-    seen = await _followed(door, namespace)
+    """Stream the changes of the job list.
+
+    Open the stream, wait for `ready`, then list: later changes arrive as `jobs`, with the current jobs,
+    and `gone`, with
+    namespace and name. `reset`: changes were missed, list again.
+    """
+    namespaces = await _followed(door, namespace)
 
     async def check() -> None:
-        if await _followed(door, namespace) != seen:
+        if await _followed(door, namespace) != namespaces:
             raise Forbidden("the caller may see other namespaces now")
 
     return LongAnswer(
-        list_stream(request.app.state.hub, seen, last_event_header or last_event_id),
+        list_stream(request.app.state.hub, namespaces, last_event_header or last_event_id),
         EVENT_STREAM,
         hub=request.app.state.hub,
         door=door,
@@ -121,14 +130,14 @@ async def jobs(
 
 
 async def _followed(door: AnyDoor, namespace: str) -> frozenset[str] | None:
-    """None: every namespace."""
+    """Return the namespaces to stream; None: all."""
     if namespace:
         await door.allow("watch", namespace)
         return frozenset({namespace})
-    seen = await visible(door)
-    if seen is not None and not seen:
+    namespaces = await visible(door)
+    if namespaces is not None and not namespaces:
         raise Forbidden(f"{door.caller.name} may list the jobs of no namespace")
-    return seen
+    return namespaces
 
 
 async def _sees_processes(door: JobDoor) -> bool:

@@ -1,1 +1,1 @@
-"""Live updates: what changes is looked for once, however many look on."""
+"""Live updates: changes are polled or watched once, however many readers follow them."""

@@ -1,4 +1,4 @@
-"""A server-sent event, encoded once for all who get it."""
+"""A server-sent event, encoded once for all readers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from typing import Any
 
 from kubealign_services.dashboard.wire import encode
 
-#: What a browser waits before it connects again, in milliseconds.
+#: Reconnection delay of browsers, in milliseconds.
 RETRY = b"retry: 2000\n\n"
-#: A comment, which nobody sees.
+#: A comment, which readers ignore.
 KEEP_ALIVE = b": still here\n\n"
 
 
 @dataclass(frozen=True)
 class Event:
-    """`items`: what a `metrics` or a `samples` event holds, each with its entry."""
+    """A server-sent event. `items`: content of a `metrics` or `samples` event, each item with its entry."""
 
     name: str
     data: bytes
@@ -29,5 +29,5 @@ class Event:
         return cls(name, encode({"items": items}), items)
 
     def frame(self, id: str) -> bytes:
-        """As it goes over the wire. `id`: what the stream is resumed from."""
+        """Return the event as sent. `id`: position from which the stream can be resumed."""
         return b"event: %b\nid: %b\ndata: %b\n\n" % (self.name.encode(), id.encode(), self.data)

@@ -1,4 +1,4 @@
-"""What looks for changes as long as somebody looks on."""
+"""A feed of changes that runs while it has readers."""
 
 import asyncio
 import logging
@@ -17,8 +17,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 15.0
 
 
 class Feed(Generic[Item]):
-    """A journal, and the tasks that write it: they run while `open` is in use. What fails for a while is
-    tried again, with pauses that double; meanwhile readers hear nothing."""
+    """A journal and the tasks that write it, which run while `subscribe` is in use.
+
+    A failing task is retried with exponential backoff; readers receive nothing meanwhile.
+    """
 
     def __init__(self, kept: int) -> None:
         self.journal: Journal[Item] = Journal(kept)
@@ -27,7 +29,9 @@ class Feed(Generic[Item]):
 
     @contextmanager
     def open(self, lingering: float = 0.0) -> Iterator[None]:
-        """A reader is there. `lingering`: seconds that the work goes on after the last one has left."""
+        """Register a reader. `lingering`: seconds for which the feed stays open after its last reader has
+        left.
+        """
         self._readers += 1
         try:
             if not self._tasks and not self.over:
@@ -46,11 +50,11 @@ class Feed(Generic[Item]):
 
     @property
     def over(self) -> bool:
-        """Nothing comes from it any more."""
+        """True when the feed produces no more events."""
         return self.journal.closed
 
     def close(self) -> None:
-        """Readers come to an end, and so does the work."""
+        """End the readers and the tasks."""
         self.journal.close()
         for task in self._tasks:
             task.cancel()
@@ -60,17 +64,17 @@ class Feed(Generic[Item]):
             self.close()
 
     def _work(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """What is to be done meanwhile, each until it is over."""
+        """Return the tasks of the feed."""
         raise NotImplementedError
 
     def _gone(self) -> None:
-        """What is looked at is not there any more."""
+        """Handle the deletion of the watched object."""
         self.journal.close()
 
     async def _keep_up(self, work: Callable[[], Awaitable[None]]) -> None:
         pause = _FIRST_PAUSE
         while not self.over:
-            began = asyncio.get_running_loop().time()
+            started = asyncio.get_running_loop().time()
             try:
                 await work()
                 return
@@ -78,12 +82,12 @@ class Feed(Generic[Item]):
                 self._gone()
                 return
             except KubealignError as error:
-                log.warning("a stream waits: %s", error)
+                log.warning("a stream is retried: %s", error)
             except Exception:
-                log.exception("a stream ends")
+                log.exception("a stream failed")
                 self.journal.close()
                 return
-            if asyncio.get_running_loop().time() - began > _LONGEST_PAUSE:
+            if asyncio.get_running_loop().time() - started > _LONGEST_PAUSE:
                 pause = _FIRST_PAUSE
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-"""All feeds of this service: one for each job that somebody looks at, and one for lists."""
+"""All feeds of the service: one for each followed job, and one for lists."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +11,13 @@ from kubealign_services.dashboard.streams.job_feed import JobFeed, Pace
 from kubealign_services.dashboard.streams.list_feed import ListFeed
 
 _LIST_PAUSE = 2.0
-#: A list's feed outlives its last reader by so much: whoever was cut off finds its journal again.
+#: Lifetime of the list feed after its last reader: a reader that reconnects finds its journal again.
 _LIST_LINGERS = 30.0
 MOST_STREAMS = 1000
 
 
 class Hub:
-    """`close` ends every stream; it is called once, when the service ends."""
+    """The feeds. `close` ends every stream; it is called once, at shutdown."""
 
     def __init__(self, reader: Site, pace: Pace | None = None, most: int = MOST_STREAMS) -> None:
         self._reader = reader
@@ -26,19 +26,23 @@ class Hub:
         self._jobs: dict[tuple[JobRef, str], JobFeed] = {}
         self._list: ListFeed | None = None
         self._closed = False
-        #: Answers that go on, open now.
+        #: Number of open streams.
         self.streams = 0
 
     @property
     def feeds(self) -> int:
-        """Jobs that are looked at."""
+        """Number of followed jobs."""
         return len(self._jobs)
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Of one stream. Raises Refused where there are too many, or the service ends."""
+        """Reserve a stream.
+
+        Raises:
+            RequestRejected: Too many streams are open, or the service shuts down.
+        """
         if self._closed:
-            raise Refused(503, "ending", "the dashboard is about to end: connect again")
+            raise Refused(503, "ending", "the dashboard is shutting down: reconnect")
         if self.streams >= self._most:
             raise Refused(429, "too-many-streams", f"{self._most} streams are open: close some pages")
         self.streams += 1
@@ -49,7 +53,7 @@ class Hub:
 
     @contextmanager
     def job(self, record: JobRecord, cursor: Cursor) -> Iterator[JobFeed]:
-        """The feed of this job; a new one begins at the cursor."""
+        """Subscribe to the feed of a job; a new feed begins at the cursor."""
         key = record.ref, record.uid
         feed = self._jobs.get(key)
         if feed is None or feed.over:
@@ -65,7 +69,7 @@ class Hub:
 
     @contextmanager
     def jobs(self) -> Iterator[ListFeed]:
-        """The feed of all jobs."""
+        """Subscribe to the feed of all jobs."""
         feed = self._list
         if feed is None or feed.over:
             feed = self._list = ListFeed(self._reader, _LIST_PAUSE)

@@ -1,4 +1,4 @@
-"""One job's changes: its resource, its figures as they are reported, its processes."""
+"""Changes of one job: its resource, metrics, samples and processes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,7 +19,7 @@ _KEPT = 256
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds between looks: at figures, at processes, and at the figures of a job that is over."""
+    """Poll intervals in seconds: metrics, processes, and metrics of a finished job."""
 
     figures: float = 1.0
     processes: float = 2.0
@@ -27,14 +27,14 @@ class Pace:
 
 
 class JobFeed(Feed[Event]):
-    """Begins where its first reader is."""
+    """The feed of one job. It begins at the cursor of its first reader."""
 
     def __init__(self, reader: Site, record: JobRecord, cursor: Cursor, pace: Pace) -> None:
         super().__init__(_KEPT)
         self._reader = reader
         self._pace = pace
         self.record = record
-        #: What the journal's last events have brought.
+        #: Position of the journal's last events.
         self.cursor = cursor
         self.processes: list[dict[str, Any]] | None = None
         self._changed = asyncio.Event()
@@ -55,7 +55,7 @@ class JobFeed(Feed[Event]):
         self._gone()
 
     def _gone(self) -> None:
-        # Whoever of those who look finds out first.
+        # Several tasks may detect the deletion; the first one reports it.
         if not self.over:
             self.journal.append(Event.of("gone", {}))
         super()._gone()
@@ -63,12 +63,12 @@ class JobFeed(Feed[Event]):
     async def _look_at_figures(self) -> None:
         while True:
             self._changed.clear()
-            over = self.record.phase is not None and self.record.phase.final
+            is_finished = self.record.phase is not None and self.record.phase.final
             for kind in KINDS:
                 async for items in pages(self._reader, self.ref, kind, self.cursor.at(kind)):
                     self.cursor = self.cursor.moved(kind, items[-1]["entry"])
                     self.journal.append(Event.with_items(kind, items))
-            if over:
+            if is_finished:
                 await self._change(self._pace.over)
             else:
                 await asyncio.sleep(self._pace.figures)
@@ -82,7 +82,7 @@ class JobFeed(Feed[Event]):
             await asyncio.sleep(self._pace.processes)
 
     async def _change(self, seconds: float) -> None:
-        """Wait for a change of the job, but not longer."""
+        """Wait for a change of the job, at most this many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -91,7 +91,7 @@ class JobFeed(Feed[Event]):
 
 
 async def pages(reader: Site, ref: JobRef, kind: str, after: str) -> AsyncIterator[list[dict[str, Any]]]:
-    """What was reported after this entry, some at a time, up to now."""
+    """Yield pages of entries after this one, up to now."""
     while True:
         items = await _page(reader, ref, kind, after)
         if items:
@@ -104,9 +104,9 @@ async def pages(reader: Site, ref: JobRef, kind: str, after: str) -> AsyncIterat
 async def _page(reader: Site, ref: JobRef, kind: str, after: str) -> list[dict[str, Any]]:
     if kind == "metrics":
         return [told.step(step) for step in await reader.metrics(ref, after, PAGE[kind])]
-    return [told.sample(held, tokens=False) for held in await reader.samples(ref, after, PAGE[kind])]
+    return [told.sample(record, tokens=False) for record in await reader.samples(ref, after, PAGE[kind])]
 
 
 def _lasting(processes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without what changes by itself."""
+    """Return the processes without the field that changes constantly."""
     return [{**process, "silentSeconds": None} for process in processes]

@@ -1,4 +1,4 @@
-"""The last events of a feed: one copy, that every reader goes through at a pace of its own."""
+"""The last events of a feed: one copy, which every reader consumes at its own pace."""
 
 import asyncio
 from collections import deque
@@ -9,18 +9,18 @@ Item = TypeVar("Item")
 
 
 class FellBehind(Exception):
-    """What a reader wants next is no longer kept: it must begin again from what it has."""
+    """The reader's next event is no longer kept: it must start over from its cursor."""
 
 
 class Journal(Generic[Item]):
-    """Bounded, so that a slow reader costs nothing: it is left behind, and nobody waits for it."""
+    """A bounded journal: a slow reader falls behind and delays nobody."""
 
     def __init__(self, kept: int) -> None:
         self._items: deque[Item] = deque(maxlen=kept)
         self._news = asyncio.Event()
-        #: Nothing follows any more.
+        #: True when no more items follow.
         self.closed = False
-        #: The number of the item that comes next, from 0.
+        #: Position of the next item, from 0.
         self.position = 0
 
     def append(self, item: Item) -> None:
@@ -29,17 +29,20 @@ class Journal(Generic[Item]):
         self._wake()
 
     def close(self) -> None:
-        """Nothing follows."""
+        """End the journal."""
         self.closed = True
         self._wake()
 
     def keeps(self, position: int) -> bool:
-        """Whether everything from this number on is still here."""
+        """Return True when all events from this position on are kept."""
         return self.position - len(self._items) <= position <= self.position
 
     async def follow(self, position: int) -> AsyncIterator[tuple[int, Item]]:
-        """From this number on, each with the number after it, until the journal is closed. Raises
-        FellBehind."""
+        """Yield (next position, item) from this position on, until the journal is closed.
+
+        Raises:
+            ReaderFellBehind: The reader was too slow.
+        """
         while True:
             while position < self.position:
                 if not self.keeps(position):
@@ -52,6 +55,6 @@ class Journal(Generic[Item]):
             await self._news.wait()
 
     def _wake(self) -> None:
-        # Everybody who waits now is woken; whoever comes later waits for what comes later.
+        # Wakes all current waiters; later waiters use the new event.
         self._news.set()
         self._news = asyncio.Event()

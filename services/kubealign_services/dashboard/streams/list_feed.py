@@ -1,4 +1,4 @@
-"""Changes of jobs, of whatever namespace."""
+"""Changes of jobs in all namespaces."""
 
 import asyncio
 import time
@@ -16,20 +16,23 @@ from kubealign_services.dashboard.wire import encode
 _KEPT = 4096
 _PAGE = 500
 _REST = 5
-#: Of a job that changed: its namespace, and it as JSON; of one that is gone: its place.
+#: A changed job: namespace and JSON; a deleted job: namespace, None, and its reference.
 Change = tuple[str, bytes | None, dict[str, Any]]
 
 
 class ListFeed(Feed[Change]):
-    """Asks a reader that tells changes for them, and any other for all jobs, whenever there is a change.
-    `began`: a name for this journal, whose numbers mean nothing in another."""
+    """Subscribes to a reader that is a ChangeSource; lists all jobs of any other reader whenever something
+    has changed.
+
+    `journal_id` names this journal; its positions are meaningless in another.
+    """
 
     def __init__(self, reader: Site, pause: float) -> None:
         super().__init__(_KEPT)
         self._reader = reader
         self._pause = pause
         self.began = token_hex(4)
-        #: Set once no change can be missed.
+        #: Set once no change can be missed any more.
         self.ready = asyncio.Event()
 
     def close(self) -> None:
@@ -41,47 +44,47 @@ class ListFeed(Feed[Change]):
 
     async def _hear(self) -> None:
         assert isinstance(self._reader, TellsChanges)
-        # Whoever waits for it runs only after the reader has begun to listen.
+        # The waiters run only after the reader has subscribed below.
         self.ready.set()
         try:
             async for changes in self._reader.changes():
                 for change in changes:
                     self._tell(change)
         finally:
-            # What changes until it is heard again is lost to this journal.
+            # Changes until the next subscription are lost to this journal.
             self.journal.close()
 
     async def _look(self) -> None:
         version: str | None = None
-        known: dict[JobRef, object] | None = None
+        marks: dict[JobRef, object] | None = None
         while True:
-            began = time.monotonic()
+            started = time.monotonic()
             newest = (await self._reader.list(ListQuery(limit=1))).resource_version
-            if known is None or not newest or newest != version:
-                version, before = newest, known
-                known = await self._scan(before)
-                for ref in (before or {}).keys() - known.keys():
+            if marks is None or not newest or newest != version:
+                version, before = newest, marks
+                marks = await self._scan(before)
+                for ref in (before or {}).keys() - marks.keys():
                     self._tell(ref)
                 self.ready.set()
-            # Of a great many jobs a look takes long: most of the time it does not look.
-            await asyncio.sleep(max(self._pause, _REST * (time.monotonic() - began)))
+            # Listing very many jobs takes long: pause in proportion.
+            await asyncio.sleep(max(self._pause, _REST * (time.monotonic() - started)))
 
     async def _scan(self, before: dict[JobRef, object] | None) -> dict[JobRef, object]:
-        found: dict[JobRef, object] = {}
+        marks: dict[JobRef, object] = {}
         query = ListQuery(sort="name", limit=_PAGE)
         while True:
             page = await self._reader.list(query)
             for job in page.jobs:
-                found[job.ref] = mark = (job.uid, job.metadata.get("resourceVersion"))
+                marks[job.ref] = mark = (job.uid, job.metadata.get("resourceVersion"))
                 if before is not None and before.get(job.ref) != mark:
                     self._tell(job)
             if not page.next:
-                return found
+                return marks
             query = ListQuery(sort="name", limit=_PAGE, after=page.next)
 
     def _tell(self, change: JobRecord | JobRef) -> None:
         if isinstance(change, JobRecord):
             self.journal.append((change.namespace, encode(told.resource(change)), {}))
         else:
-            place = {"namespace": change.namespace, "name": change.name}
-            self.journal.append((change.namespace, None, place))
+            reference = {"namespace": change.namespace, "name": change.name}
+            self.journal.append((change.namespace, None, reference))

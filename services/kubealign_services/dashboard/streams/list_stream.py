@@ -1,4 +1,4 @@
-"""What one reader gets of a list's changes."""
+"""The stream of one reader of the job list."""
 
 from collections.abc import AsyncIterator, Collection
 
@@ -8,27 +8,32 @@ from kubealign_services.dashboard.streams.journal import FellBehind
 
 
 async def list_stream(hub: Hub, namespaces: Collection[str] | None, last: str) -> AsyncIterator[bytes]:
-    """Frames, of these namespaces (None: of all), after the event id `last` (empty: from now on). Where what
-    was missed is not known any more, the first event is `reset`: list again."""
+    """Yield the frames of the changes in these namespaces (None: all).
+
+    If the changes since `last` are no longer kept, the first event is `reset`: list again.
+
+    Args:
+        last: Id of the last received event; empty: from now on.
+    """
     yield RETRY
     with hub.jobs() as feed:
         await feed.ready.wait()
         position = feed.journal.position
-        began, _, number = last.partition(":")
-        resumed = began == feed.began and number.isdigit() and feed.journal.keeps(int(number))
-        if resumed:
+        journal_id, _, number = last.partition(":")
+        is_resumed = journal_id == feed.began and number.isdigit() and feed.journal.keeps(int(number))
+        if is_resumed:
             position = int(number)
-        # The first id, so that a reader who is cut off before any change misses nothing either.
-        first = Event.of("reset" if last and not resumed else "ready", {})
+        # The first id: a reader that is cut off before any change misses nothing either.
+        first = Event.of("reset" if last and not is_resumed else "ready", {})
         yield first.frame(f"{feed.began}:{position}")
         try:
-            async for after, (namespace, job, place) in feed.journal.follow(position):
+            async for after, (namespace, job, reference) in feed.journal.follow(position):
                 if namespaces is not None and namespace not in namespaces:
                     continue
                 event = (
                     Event("jobs", b'{"items":[' + job + b"]}")
                     if job is not None
-                    else Event.of("gone", {"items": [place]})
+                    else Event.of("gone", {"items": [reference]})
                 )
                 yield event.frame(f"{feed.began}:{after}")
         except FellBehind:

@@ -1,4 +1,4 @@
-"""An answer that goes on: sent piece by piece, with signs of life, until there is a reason to end it."""
+"""A streaming response with keep-alives and limits."""
 
 import asyncio
 import logging
@@ -18,17 +18,20 @@ log = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream"
 _SIGN_OF_LIFE_SECONDS = 15.0
-#: So long may something be wrong with the request itself; then the answer begins.
+#: Time within which an error becomes an error response; then the response begins.
 _FIRST_SECONDS = 1.0
-#: A reader that takes nothing for so long has gone, or might as well have.
+#: A reader that accepts no data for this long counts as disconnected.
 _SEND_SECONDS = 30.0
 _CHECK_SECONDS = 60.0
 
 
 class LongAnswer(Response):
-    """`parts` come as they are made; `idle` is sent where none does for a while. It ends with them, when the
-    reader goes or takes nothing, after `seconds`, when the caller's token expires, and when `check`, asked
-    every minute, raises Forbidden or Unauthenticated: rights that were taken away are."""
+    """Sends `parts` as they arrive, and `idle` when none arrives for a while.
+
+    It ends after the last part, when the reader disconnects or stops reading, after `seconds`, when the
+    caller's token
+    expires, and when `check`, called every minute, raises Forbidden or Unauthenticated.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class LongAnswer(Response):
         idle: bytes,
         seconds: int | None = None,
     ) -> None:
-        # A proxy that collected it would keep what is live until it is old.
+        # Proxies must not buffer live data.
         super().__init__(None, headers={"X-Accel-Buffering": "no"}, media_type=media_type)
         del self.headers["content-length"]
         self._parts = cast(AsyncGenerator[bytes], parts)
@@ -62,19 +65,19 @@ class LongAnswer(Response):
 
     async def _send(self, parts: AsyncGenerator[bytes], gone: "asyncio.Future[None]", send: Send) -> None:
         end, next_check = self._end(), time.monotonic() + _CHECK_SECONDS
-        began = False
-        coming: asyncio.Future[bytes] = asyncio.ensure_future(anext(parts))
+        has_started = False
+        next_part: asyncio.Future[bytes] = asyncio.ensure_future(anext(parts))
         try:
-            await _either(coming, gone, _FIRST_SECONDS)
-            if coming.done() and isinstance(coming.exception(), KubealignError):
-                coming.result()
+            await _either(next_part, gone, _FIRST_SECONDS)
+            if next_part.done() and isinstance(next_part.exception(), KubealignError):
+                next_part.result()
             await send(
                 {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
             )
-            began = True
+            has_started = True
             while True:
-                patience = min(_SIGN_OF_LIFE_SECONDS, max(0.0, end - time.monotonic()))
-                await _either(coming, gone, patience)
+                wait_seconds = min(_SIGN_OF_LIFE_SECONDS, max(0.0, end - time.monotonic()))
+                await _either(next_part, gone, wait_seconds)
                 if gone.done():
                     return
                 if time.monotonic() >= end:
@@ -83,20 +86,20 @@ class LongAnswer(Response):
                     await self._recheck()
                     next_check = time.monotonic() + _CHECK_SECONDS
                 part = self._idle
-                if coming.done():
-                    part = coming.result()
-                    coming = asyncio.ensure_future(anext(parts))
+                if next_part.done():
+                    part = next_part.result()
+                    next_part = asyncio.ensure_future(anext(parts))
                 async with asyncio.timeout(_SEND_SECONDS):
                     await send({"type": "http.response.body", "body": part, "more_body": True})
         except StopAsyncIteration:
             pass
         except KubealignError as error:
-            if not began:
+            if not has_started:
                 raise
-            # Whoever reads comes again, and is told as an answer what is wrong.
-            log.info("a stream of %s ends: %s", self._door.caller.name, error)
+            # The reader reconnects and receives the error as a response.
+            log.info("a stream of %s ended: %s", self._door.caller.name, error)
         finally:
-            await _over(coming)
+            await _over(next_part)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _end(self) -> float:
@@ -112,8 +115,8 @@ class LongAnswer(Response):
             await self._door.access.caller(self._door.caller.token)
             await self._check()
         except Unavailable as error:
-            # Nobody can say, as when the API server restarts: what was true a minute ago counts until then.
-            log.warning("a stream of %s goes on unchecked: %s", self._door.caller.name, error)
+            # The check failed, as when the API server restarts: the last result stays valid.
+            log.warning("a stream of %s continues unchecked: %s", self._door.caller.name, error)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -121,13 +124,13 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _either(one: "asyncio.Future[Any]", other: "asyncio.Future[Any]", seconds: float) -> None:
-    await asyncio.wait({one, other}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+async def _either(first: "asyncio.Future[Any]", second: "asyncio.Future[Any]", seconds: float) -> None:
+    await asyncio.wait({first, second}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _over(coming: "asyncio.Future[bytes]") -> None:
-    """A generator cannot be closed while it runs."""
-    coming.cancel()
-    await asyncio.wait({coming})
-    if not coming.cancelled():
-        coming.exception()
+async def _over(pending: "asyncio.Future[bytes]") -> None:
+    """Cancel the pending item: a generator cannot be closed while it runs."""
+    pending.cancel()
+    await asyncio.wait({pending})
+    if not pending.cancelled():
+        pending.exception()

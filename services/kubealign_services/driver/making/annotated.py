@@ -1,4 +1,4 @@
-"""A row with what rewards say of its response. Pure."""
+"""Rows with reward scores of their responses as columns. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,20 +11,20 @@ from kubealign_services.driver.failures import JobFailed
 
 
 def demonstration(data: Demonstrations, row: PreparedRow) -> dict[str, Any]:
-    """The row's columns as they came, prompt and response (or the messages) under their default names."""
+    """Return the row's columns, with prompt and response (or the messages) under their default names."""
     layout = data.format.value
     others = dict(row.columns)
     if data.format.chat is not None:
         messages = others.pop(layout.messages)
         return others | {"messages": messages}
-    # A template's prompt is what the rewards read, not what the row says.
+    # With a template, the rewards read the rendered prompt; the row keeps its own.
     prompt = others.pop(layout.prompt, row.prompt_text)
     response = others.pop(layout.response)
     return others | {"prompt": prompt, "response": response}
 
 
 def response_text(data: Demonstrations, row: PreparedRow) -> str:
-    """The response as text: of messages, the last one's."""
+    """Return the response as text; of messages, the last one's content."""
     layout = data.format.value
     if data.format.chat is not None:
         return str(row.columns[layout.messages][-1]["content"])
@@ -34,20 +34,29 @@ def response_text(data: Demonstrations, row: PreparedRow) -> str:
 def annotations(
     scores: Mapping[str, scoring_pb2.Score], entry: Annotate, taken: Sequence[str]
 ) -> dict[str, float]:
-    """Column -> number: each of a reward's scores under its own name, or the reward under the reward's, where
-    it is one number. taken: names that are the row's own. Raises JobFailed where two would have one name."""
-    found: dict[str, float] = {}
+    """Return column -> number for each score of each reward.
+
+    A reward with several scores gives one column per score name; a reward with one number gives a column
+    of the reward's name.
+
+    Args:
+        reserved: Column names of the row itself.
+
+    Raises:
+        UnrecoverableError: Two columns would have the same name.
+    """
+    columns: dict[str, float] = {}
     for source, score in scores.items():
-        # A map has no order of its own.
-        named = dict(sorted(score.attributes.items())) or {source: score.reward}
-        for name, value in named.items():
-            if name in found or name in taken:
-                held = "another reward's score" if name in found else "prompt or response"
+        # A protobuf map has no defined order.
+        scores_by_name = dict(sorted(score.attributes.items())) or {source: score.reward}
+        for name, value in scores_by_name.items():
+            if name in columns or name in taken:
+                owner = "another reward's score" if name in columns else "prompt or response"
                 raise JobFailed(
-                    f"spec.rewards: {source} gives a score {name}, which is the name of {held}: rename one"
+                    f"spec.rewards: {source} gives a score {name}, which is the name of {owner}: rename one"
                 )
-            found[name] = _within(value, entry)
-    return found
+            columns[name] = _within(value, entry)
+    return columns
 
 
 def _within(value: float, entry: Annotate) -> float:

@@ -1,4 +1,5 @@
-"""Questions to the rollout workers: all of a stage at once, each with its group of answers."""
+"""Requests to the policy: renders prompts, submits a batch of generation requests and waits for all of them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,18 +11,18 @@ from kubealign_services.driver.groups import GroupBuffer, GroupPlan
 from kubealign_services.driver.ledger import Group
 from kubealign_services.driver.making.state import MakingState
 
-#: Of answers on the way to a row: no reward takes them.
+#: Purpose of intermediate responses, which no reward scores.
 STAGE = "stage"
-#: Of what becomes a row, with the rewards that it may have.
+#: Purpose of responses that become rows, which the rewards score.
 SAMPLES = "train"
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked under a name that no other question of the job has. tokens: what the policy goes on from.
+    """One request under a name that is unique in the job. tokens: the prompt of the policy.
 
-    prompt, columns: what the rewards are told of it. given: responses that are not sampled, as tokens; the
-    answer says how likely each is.
+    prompt, columns: input of the rewards. continuations: responses that are not sampled, as tokens; the
+    workers return the log-probabilities of each.
     """
 
     name: str
@@ -32,7 +33,11 @@ class Question:
 
 
 class Asking:
-    """Asks, with the job's retries, deadlines and failure budget. plan: how groups are asked for."""
+    """Client of the rollout workers, with the job's retries, deadlines and failure budget.
+
+    Args:
+        plan: Parameters of the requests.
+    """
 
     def __init__(self, exchange: Exchange, plan: GroupPlan) -> None:
         self._exchange = exchange
@@ -46,9 +51,17 @@ class Asking:
         purpose: str = STAGE,
         sources: Sequence[str] = (),
     ) -> dict[str, Group]:
-        """Name -> the group of answers, in the questions' order; those that were given up are left out and
-        noted in the state. sources: the rewards that score each answer, of purpose SAMPLES. Raises
-        JobFailed, Stopping."""
+        """Return request name -> group of responses, in the order of the requests.
+
+        Requests that fail after all retries are left out and recorded in the state.
+
+        Args:
+            sources: Rewards that score each response of purpose SAMPLES_PURPOSE.
+
+        Raises:
+            UnrecoverableError: Too many requests have failed, or a failure is permanent.
+            ShutdownRequested: The driver was asked to stop.
+        """
         if not questions:
             return {}
         buffer = GroupBuffer(
@@ -69,7 +82,7 @@ class Asking:
 
 
 class _Questions:
-    """A Supply of each question once."""
+    """Prompt source of each request once."""
 
     def __init__(self, questions: Sequence[Question]) -> None:
         self._questions = {question.name: question for question in questions}
@@ -79,7 +92,7 @@ class _Questions:
         return self._left.pop(0) if self._left else None
 
     def row(self, group_id: str) -> PreparedRow:
-        asked = self._questions[group_id]
+        request = self._questions[group_id]
         return PreparedRow(
-            row=0, prompt_tokens=asked.tokens, prompt_text=asked.prompt, columns=dict(asked.columns)
+            row=0, prompt_tokens=request.tokens, prompt_text=request.prompt, columns=dict(request.columns)
         )

@@ -1,4 +1,4 @@
-"""One attempt at a job that makes data, under one fence: open what was made, go on from there."""
+"""One attempt at a job that generates data, under one fence: reopens the row file and continues."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,17 +26,22 @@ async def make_data(
     progress: Progress,
     grace: Grace,
 ) -> None:
-    """Take the job to its end. Raises JobFailed; Stopping, where a step that has not ended is left; and what
-    a lost role raises."""
+    """Run the job to its end.
+
+    Raises:
+        UnrecoverableError: The job cannot succeed.
+        ShutdownRequested: The driver was asked to stop; the unfinished step is dropped.
+        Unreachable, OutOfOrder, BusUnavailable: The connection to a role or to the message bus was lost.
+    """
     job, run_dir = context.job, context.settings.run_dir
     report = Report(run_dir / "metrics.jsonl", fence, list(sinks))
 
     async def work() -> None:
-        # Every row written so far is read: not on the event loop.
+        # Reads every row written so far, so it must not run on the event loop.
         file = await asyncio.to_thread(RowFile, run_dir)
         async with Exchange(bus, fence, grace.stop, progress.waits) as exchange:
             context.heartbeat.describe(lambda: beat(progress, exchange, report))
-            making = Making(
+            run = Making(
                 maker=build_maker(job, prepared, exchange),
                 file=file,
                 report=report,
@@ -44,7 +49,7 @@ async def make_data(
                 rows_per_step=rows_per_step(job),
                 max_steps=job.spec.max_steps,
             )
-            progress.max_steps = making.steps
-            await make_rows(making)
+            progress.max_steps = run.steps
+            await make_rows(run)
 
     await unless(work(), grace.told())

@@ -1,4 +1,4 @@
-"""A job's spec and its prepared data -> what makes its rows."""
+"""Builds the row maker of a job that generates data, from its spec and prepared data."""
 
 from kubealign.spec.job import AlignmentJob
 from kubealign_services.data.prepared import Prepared
@@ -22,19 +22,20 @@ from kubealign_services.driver.token_texts import TokenTexts, decoder
 
 
 def rows_per_step(job: AlignmentJob) -> int:
-    """Rows of the job's data that one step takes."""
+    """Return the number of data rows that one step takes."""
     algorithm = job.spec.algorithm.value
     return int(algorithm.prompts_per_step if algorithm.samples else algorithm.rows_per_step)
 
 
 def build_maker(job: AlignmentJob, prepared: Prepared, exchange: Exchange) -> RowMaker:
-    """What makes the rows that the spec asks for."""
+    """Create the row maker that the spec asks for."""
     if job.spec.algorithm.value.samples:
         return _generation(job, prepared, exchange)
     return _annotation(job, prepared, exchange)
 
 
 def _annotation(job: AlignmentJob, prepared: Prepared, exchange: Exchange) -> Annotation:
+    """Create the maker that adds scores to given rows."""
     spec, data = job.spec, job.spec.data.demonstrations
     assert data is not None
     timeout, retries = spec.rollout.group_timeout_seconds, spec.rollout.group_retries
@@ -49,33 +50,37 @@ def _annotation(job: AlignmentJob, prepared: Prepared, exchange: Exchange) -> An
 
 
 def _generation(job: AlignmentJob, prepared: Prepared, exchange: Exchange) -> Generation:
+    """Create the maker that samples, revises, scores and selects responses."""
     spec, data, algorithm = job.spec, job.spec.data.prompts, job.spec.algorithm.value
     rollout = spec.effective_rollout
     assert rollout is not None and data is not None
     plan = group_plan(job, rollout, algorithm.prompts_per_step, algorithm.samples_per_prompt)
-    asking, form = Asking(exchange, plan), Form(data)
+    client, row_formatter = Asking(exchange, plan), Form(data)
     rewards, sources = spec.rewards, bus_rewards(job)
     stages: list[Stage] = []
     if algorithm.revise is not None:
         longest = rollout.sampling.max_tokens
-        stages.append(Revising(algorithm.revise, asking, _prompts(prepared, form), longest, form, spec.seed))
+        renderer = _prompts(prepared, row_formatter)
+        stages.append(Revising(algorithm.revise, client, renderer, longest, row_formatter, spec.seed))
         if rewards:
             timeout, retries = rollout.group_timeout_seconds, rollout.group_retries
             stages.append(Scoring(rewards, RowScores(exchange, sources, timeout, retries)))
-    choice: Choice = Keeping(algorithm.keep, form)
+    selector: Choice = Keeping(algorithm.keep, row_formatter)
     if algorithm.compare is not None:
-        choice = Comparing(algorithm.compare, asking, _prompts(prepared, form), form, spec.seed)
+        renderer = _prompts(prepared, row_formatter)
+        selector = Comparing(algorithm.compare, client, renderer, row_formatter, spec.seed)
     return Generation(
         rows=prepared.train,
-        asking=asking,
+        asking=client,
         samples_per_prompt=algorithm.samples_per_prompt,
         rewards=rewards,
         sources=() if stages else sources,
         stages=stages,
-        choice=choice,
+        choice=selector,
         figures=Figures(Previews(TokenTexts(lambda: decoder(prepared.tokenizer)), spec.seed)),
     )
 
 
 def _prompts(prepared: Prepared, form: Form) -> Prompts:
+    """Create the renderer of the job's own prompts."""
     return Prompts(prepared.tokenizer, form.chat, prepared.report.context)

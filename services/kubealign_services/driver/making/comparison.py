@@ -1,5 +1,4 @@
-"""Preferences of the policy itself (Bai et al. 2022, section 4): which of two responses fits a principle
-better.
+"""Preferences of the policy between two of its responses by a principle (Bai et al. 2022, section 4).
 
 With l(x, y) the log-probability of the answers "the first is better" and "the second is better" to the
 question about x and y in this order,
@@ -32,7 +31,7 @@ from kubealign_services.driver.report import StepFigures
 
 @dataclass(frozen=True)
 class Pair:
-    """Two samples of one prompt, and what they are compared by."""
+    """Two samples of one prompt and the principle of their comparison."""
 
     first: Sample
     second: Sample
@@ -40,13 +39,16 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """Unique among pairs."""
+        """Name that is unique among pairs."""
         return f"{self.first.row.row}/{self.first.number // 2}"
 
 
 class Comparing:
-    """A Choice: each pair of samples becomes a preference, with its probability as chosen_rating and the
-    other's as rejected_rating. Pairs that are alike, and ties, give none."""
+    """Row selector that turns each pair of samples into a preference.
+
+    The probability of the preference becomes chosen_rating and its complement rejected_rating. Pairs of
+    equal responses, and ties, give no row.
+    """
 
     def __init__(self, spec: Comparison, asking: Asking, prompts: Prompts, form: Form, seed: int) -> None:
         self._spec = spec
@@ -60,18 +62,21 @@ class Comparing:
     ) -> list[dict[str, Any]]:
         with step.phase("compare"):
             pairs = self._pairs(samples, state)
-            asked = await self._asked(pairs, state)
-        rows = [self._row(pair, *asked[pair.name], state) for pair in pairs if pair.name in asked]
-        if asked:
+            shares = await self._asked(pairs, state)
+        rows = [self._row(pair, *shares[pair.name], state) for pair in pairs if pair.name in shares]
+        if shares:
             step.add(
                 {
-                    "comparison/confidence": fmean(abs(2 * better(*orders) - 1) for orders in asked.values()),
-                    "comparison/first_share": fmean(p for orders in asked.values() for p in orders),
+                    "comparison/confidence": fmean(
+                        abs(2 * better(*orders) - 1) for orders in shares.values()
+                    ),
+                    "comparison/first_share": fmean(p for orders in shares.values() for p in orders),
                 }
             )
         return [row for row in rows if row is not None]
 
     def _pairs(self, samples: Sequence[Sample], state: MakingState) -> list[Pair]:
+        """Pair the samples of each prompt and draw a principle for each pair."""
         pairs = []
         for group in by_prompt(samples):
             numbered = {sample.number: sample for sample in group}
@@ -87,30 +92,32 @@ class Comparing:
         return pairs
 
     async def _asked(self, pairs: Sequence[Pair], state: MakingState) -> dict[str, tuple[float, float]]:
-        """Pair's name -> how likely the first answer is in either order."""
-        given = tuple(self._prompts.answer(text) for text in self._spec.answers)
+        """Return pair name -> probability of the first answer, in either order of the responses."""
+        continuations = tuple(self._prompts.answer(text) for text in self._spec.answers)
         orders = [(pair, order) for pair in pairs for order in range(2)]
         tokens = self._prompts.tokens(
-            self._spec.prompt, [self._values(*asked) for asked in orders], max(map(len, given))
+            self._spec.prompt,
+            [self._values(*pair_order) for pair_order in orders],
+            max(map(len, continuations)),
         )
-        fits = {
-            pair.name: list(both)
-            for pair, *both in zip(pairs, tokens[::2], tokens[1::2], strict=True)
-            if None not in both
+        fitting = {
+            pair.name: list(prompts)
+            for pair, *prompts in zip(pairs, tokens[::2], tokens[1::2], strict=True)
+            if None not in prompts
         }
-        state.leave_out(TOO_LONG, len(pairs) - len(fits))
+        state.leave_out(TOO_LONG, len(pairs) - len(fitting))
         questions = [
-            Question(f"compare.{order}/{name}", prompt, given=given)
-            for name, both in fits.items()
-            for order, prompt in enumerate(both)
+            Question(f"compare.{order}/{name}", prompt, given=continuations)
+            for name, prompts in fitting.items()
+            for order, prompt in enumerate(prompts)
             if prompt is not None
         ]
-        groups = await self._asking(questions, len(given), state)
-        found = {name: first_share(*_logprobs(group)) for name, group in groups.items()}
+        groups = await self._asking(questions, len(continuations), state)
+        shares = {name: first_share(*_logprobs(group)) for name, group in groups.items()}
         return {
-            name: (found[f"compare.0/{name}"], found[f"compare.1/{name}"])
-            for name in fits
-            if f"compare.0/{name}" in found and f"compare.1/{name}" in found
+            name: (shares[f"compare.0/{name}"], shares[f"compare.1/{name}"])
+            for name in fitting
+            if f"compare.0/{name}" in shares and f"compare.1/{name}" in shares
         }
 
     def _values(self, pair: Pair, order: int) -> dict[str, str]:
@@ -124,6 +131,7 @@ class Comparing:
         }
 
     def _row(self, pair: Pair, forward: float, backward: float, state: MakingState) -> dict[str, Any] | None:
+        """Build the preference row of a pair; None for a tie."""
         probability = better(forward, backward)
         if probability == 0.5:
             state.leave_out("ties")
@@ -135,18 +143,22 @@ class Comparing:
 
 
 def first_share(first: float, second: float) -> float:
-    """The first answer's share of the two answers' probability; log-probabilities in nats."""
+    """Return the first answer's share of the two answers' probability; log-probabilities in nats."""
     return 1 / (1 + math.exp(min(second - first, 700.0)))
 
 
 def better(forward: float, backward: float) -> float:
-    """The probability that the one is better than the other. forward: the first answer's share where the one
-    stands first; backward: where the other does."""
+    """Return the probability that one response is better than the other.
+
+    Args:
+        forward: First answer's share where the one response comes first.
+        backward: First answer's share where the other comes first.
+    """
     return (forward + 1 - backward) / 2
 
 
 def _logprobs(group: Group) -> list[float]:
-    """Of each given answer, in their order."""
+    """Return the log-probability of each given answer, in order."""
     sequences = [decode(group.rollouts[number].sequence) for number in sorted(group.rollouts)]
     return [
         float(sequence.token("engine_logprobs")[sequence.token("loss_mask").bool()].double().sum())

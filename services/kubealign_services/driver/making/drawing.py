@@ -1,4 +1,4 @@
-"""Which principle is for what. Pure."""
+"""Choice of principles. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,5 +6,5 @@ import xxhash
 
 
 def drawn(principles: Sequence[str], seed: int, name: str) -> str:
-    """One of them, the same for the same seed and name."""
+    """Return one of the principles, the same for the same seed and name."""
     return principles[xxhash.xxh3_64_intdigest(f"{seed}:principle:{name}".encode()) % len(principles)]

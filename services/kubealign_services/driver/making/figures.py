@@ -1,4 +1,4 @@
-"""What a step of samples looks like: its figures, and a few of the samples for displays."""
+"""Metrics and previews of a step of samples."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -12,13 +12,13 @@ from kubealign_services.driver.report import Answer, StepFigures
 
 
 class Figures:
-    """Told each step's samples, rewarded or not."""
+    """Adds the metrics and previews of each step's samples, with or without rewards."""
 
     def __init__(self, previews: Previews) -> None:
         self._previews = previews
 
     def take(self, samples: Sequence[Sample], step: StepFigures) -> None:
-        """Note them; a step without samples has none."""
+        """Add metrics and previews to the step; a step without samples has none."""
         if not samples:
             return
         lengths = [len(sample.tokens) for sample in samples]
@@ -36,17 +36,19 @@ class Figures:
 
 
 def batch_of(samples: Sequence[Sample]) -> Batch:
-    """Prompt and response of each, under its name, with the columns loss_mask, truncated, weight_version
-    and, where they have them, reward.NAME and rewards."""
-    ahead = [len(sample.row.prompt_tokens) for sample in samples]
+    """Pack prompt and response of each sample.
+
+    Columns: loss_mask, truncated, weight_version and, if the samples have them, reward.NAME and rewards.
+    """
+    prompt_lengths = [len(sample.row.prompt_tokens) for sample in samples]
     batch = pack(
         [[*sample.row.prompt_tokens, *sample.tokens] for sample in samples],
         [sample.name for sample in samples],
     )
     mask = [
         bit
-        for prompt, sample in zip(ahead, samples, strict=True)
-        for bit in [0] * prompt + [1] * len(sample.tokens)
+        for prompt_length, sample in zip(prompt_lengths, samples, strict=True)
+        for bit in [0] * prompt_length + [1] * len(sample.tokens)
     ]
     batch.token_columns["loss_mask"] = torch.tensor(mask, dtype=torch.uint8)
     batch.token_columns["weight_version"] = torch.zeros(len(mask), dtype=torch.int32)

@@ -1,5 +1,6 @@
-"""Rows in the form in which the prompts came, under the columns' default names: what one job writes, another
-reads without being told how."""
+"""Formats generated rows like the data's prompts, with default column names, so that another job can read
+them without settings.
+"""
 
 from typing import Any
 
@@ -11,7 +12,7 @@ from kubealign_services.driver.rounds.questions import conversation
 
 
 class Form:
-    """The form of the rows that come of a job's prompts."""
+    """Formatter of rows that are generated from a job's prompts."""
 
     def __init__(self, data: Prompts) -> None:
         self._data = data
@@ -20,21 +21,22 @@ class Form:
 
     @property
     def chat(self) -> bool:
-        """Whether prompts are messages."""
+        """True if prompts are messages."""
         return self._messages is not None
 
     def asked(self, row: PreparedRow) -> str:
-        """The prompt as a question about its responses shows it."""
+        """Return the prompt as text for a question about its responses."""
         return row.prompt_text if self._messages is None else conversation(self._prompt(row))
 
     def demonstration(self, row: PreparedRow, response: str) -> dict[str, Any]:
-        """prompt and response, or messages that end with it; and the row's other columns."""
+        """Return prompt and response, or messages that end with the response, and the row's other columns."""
         if self._messages is None:
             return self._others(row) | {"prompt": row.prompt_text, "response": response}
         return self._others(row) | {"messages": [*self._prompt(row), _answer(response)]}
 
     def preference(self, row: PreparedRow, chosen: str, rejected: str) -> dict[str, Any]:
-        """prompt, chosen and rejected, or chosen and rejected messages; and the row's other columns."""
+        """Return prompt, chosen and rejected, or chosen and rejected messages, and the row's other columns.
+        """
         if self._messages is None:
             texts = {"prompt": row.prompt_text, "chosen": chosen, "rejected": rejected}
             return self._others(row) | texts
@@ -48,8 +50,8 @@ class Form:
         return prompt
 
     def _others(self, row: PreparedRow) -> dict[str, Any]:
-        own = {self._messages, prompt_column(self._data)}
-        return {name: value for name, value in row.columns.items() if name not in own}
+        prompt_columns = {self._messages, prompt_column(self._data)}
+        return {name: value for name, value in row.columns.items() if name not in prompt_columns}
 
 
 def _answer(text: str) -> Message:

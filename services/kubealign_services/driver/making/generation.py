@@ -1,4 +1,4 @@
-"""Samples of the policy as rows: generate, revise, score, keep or compare."""
+"""Generates rows from samples of the policy: sample, revise, score, select or compare."""
 
 import time
 from collections.abc import Sequence
@@ -16,27 +16,31 @@ from kubealign_services.driver.report import StepFigures
 
 
 class Stage(Protocol):
-    """What becomes of samples: others, revised or scored."""
+    """Transformation of samples, such as a revision or scoring."""
 
     async def __call__(
         self, samples: Sequence[Sample], state: MakingState, step: StepFigures
     ) -> list[Sample]:
-        """In their order; those that cannot be carried on are left out and noted in the state."""
+        """Return the transformed samples in order; dropped samples are counted in the state."""
 
 
 class Choice(Protocol):
-    """Which rows come of the samples of a step."""
+    """Selection of the rows of a step from its samples."""
 
     async def __call__(
         self, samples: Sequence[Sample], state: MakingState, step: StepFigures
     ) -> list[dict[str, Any]]:
-        """In the prompts' order; prompts that give none are noted in the state."""
+        """Return the rows in the order of the prompts; prompts without a row are counted in the state."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A RowMaker. sources: the rewards' names on the bus where they score the first samples as they come;
-    none where a stage has the samples scored when they are revised."""
+    """Row maker that samples responses of the policy.
+
+    Args:
+        sources: Names of the rewards on the bus that score the first samples; empty if a stage scores
+            revised samples.
+    """
 
     rows: Sequence[PreparedRow]
     asking: Asking
@@ -50,7 +54,8 @@ class Generation:
     async def make(
         self, places: Sequence[int], state: MakingState, step: StepFigures
     ) -> list[dict[str, Any]]:
-        samples = await self._sampled([self.rows[place] for place in places], state, step)
+        """Return the rows generated from the prompts at these indices."""
+        samples = await self._sampled([self.rows[index] for index in places], state, step)
         for stage in self.stages:
             samples = await stage(samples, state, step)
         self.figures.take(samples, step)
@@ -59,24 +64,25 @@ class Generation:
     async def _sampled(
         self, rows: Sequence[PreparedRow], state: MakingState, step: StepFigures
     ) -> list[Sample]:
-        questions = {
+        """Sample the responses of each row's prompt."""
+        requests = {
             f"0/{row.row}": (row, Question(f"0/{row.row}", row.prompt_tokens, row.prompt_text, row.columns))
             for row in rows
         }
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         groups = await self.asking(
-            [question for _, question in questions.values()],
+            [request for _, request in requests.values()],
             self.samples_per_prompt,
             state,
             STAGE if self.stages else SAMPLES,
             self.sources,
         )
-        generated = max([asked, *(group.generated_at or asked for group in groups.values())])
-        step.add({"seconds/generate": generated - asked})
+        generated = max([requested_at, *(group.generated_at or requested_at for group in groups.values())])
+        step.add({"seconds/generate": generated - requested_at})
         samples = [
             sample
             for name, group in groups.items()
-            for sample in samples_of(questions[name][0], group, self.sources)
+            for sample in samples_of(requests[name][0], group, self.sources)
         ]
         if not self.sources:
             return samples

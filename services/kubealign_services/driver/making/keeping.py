@@ -1,4 +1,4 @@
-"""Which samples become rows, by their rewards."""
+"""Selects the samples that become rows by their rewards."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Keeping:
-    """A Choice: as the spec's `keep` says."""
+    """Row selector that applies the spec's `keep`."""
 
     keep: Keep
     form: Form
@@ -25,8 +25,9 @@ class Keeping:
 
 
 def kept(keep: Keep, samples: Sequence[Sample], form: Form, state: MakingState) -> list[Row]:
-    """The rows of a step's samples; prompts that give none are noted in the state. Best and BestAndWorst need
-    rewards."""
+    """Return the rows of a step's samples; prompts without a row are counted in the state. Best and
+    BestAndWorst need rewards.
+    """
     return _KEPT[keep](samples, form, state)
 
 
@@ -39,7 +40,7 @@ def _best(samples: Sequence[Sample], form: Form, state: MakingState) -> list[Row
 
 
 def _best_and_worst(samples: Sequence[Sample], form: Form, state: MakingState) -> list[Row]:
-    """Of several that are best, or worst, the first."""
+    """Return a preference row per prompt. Of several best or worst samples the first is taken."""
     rows = []
     for group in by_prompt(samples):
         best, worst = max(group, key=reward), min(group, key=reward)
@@ -59,19 +60,19 @@ _KEPT: dict[Keep, Callable[[Sequence[Sample], Form, MakingState], list[Row]]] = 
 
 
 def reward(sample: Sample) -> float:
-    """Raises ValueError for a sample without one."""
+    """Return the sample's reward. Raises ValueError if it has none."""
     if sample.reward is None:
         raise ValueError(f"sample {sample.name} has no reward")
     return sample.reward
 
 
 def demonstration(sample: Sample, form: Form) -> Row:
-    """The row of one sample."""
+    """Return the row of one sample."""
     return form.demonstration(sample.row, sample.text) | sample.judged()
 
 
 def preference(chosen: Sample, rejected: Sample, form: Form) -> Row:
-    """The row of two samples; what is known of each under chosen_NAME and rejected_NAME."""
+    """Return the row of two samples, with their reward columns as chosen_NAME and rejected_NAME."""
     sides = {"chosen": chosen, "rejected": rejected}
     judged = {
         f"{side}_{name}": value

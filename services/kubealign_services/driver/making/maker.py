@@ -1,4 +1,4 @@
-"""What makes rows of data: one protocol for every algorithm that trains nothing."""
+"""Row maker protocol, shared by all algorithms that generate data instead of training."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -8,14 +8,18 @@ from kubealign_services.driver.report import StepFigures
 
 
 class RowMaker(Protocol):
-    """Makes the rows of one step after another. The same places give the same rows, whenever they are asked
-    for."""
+    """Generates the rows of one step after another. The same indices always give the same rows."""
 
     async def make(
         self, places: Sequence[int], state: MakingState, step: StepFigures
     ) -> list[dict[str, Any]]:
-        """What the job's rows at these places (from 0) become, as JSON objects, in their order.
+        """Return the rows generated from the job's rows at these indices (from 0), as JSON objects, in order.
 
-        state: that which follows the step; the maker keeps in it what it needs from step to step (moments of
-        the rewards, prompts given up). Raises JobFailed, Stopping.
+        Args:
+            state: State after the step. The maker stores in it what later steps need: moments of the
+                rewards, failed prompts.
+
+        Raises:
+            UnrecoverableError: The job cannot succeed.
+            ShutdownRequested: The driver was asked to stop.
         """

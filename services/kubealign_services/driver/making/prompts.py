@@ -1,4 +1,4 @@
-"""Prompts of the job's own: filled in, and put to the policy as the data's prompts are."""
+"""Renders the job's own prompts like the data's prompts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,9 +11,10 @@ from kubealign_services.driver.failures import JobFailed
 
 
 class Prompts:
-    """Where the data's prompts are text, text; where they are messages, the user's one message.
+    """Renderer of filled-in templates: as text if the data's prompts are text, else as a single user message.
 
-    context: tokens that prompt and response may have together; None: any number.
+    Args:
+        context: Most tokens of prompt and response together; None: unlimited.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: bool, context: int | None) -> None:
@@ -25,20 +26,21 @@ class Prompts:
     def tokens(
         self, template: str, values: Sequence[Mapping[str, str]], response: int
     ) -> list[list[int] | None]:
-        """The template's tokens with each of the values; None where they are too many for a response of so
-        many tokens to follow."""
-        texts = [fill(template, each.__getitem__) for each in values]
+        """Return the template's tokens with each of the values; None if a response of `response` tokens would
+        not fit.
+        """
+        texts = [fill(template, item.__getitem__) for item in values]
         examples = [
             Example(number, [{"role": "user", "content": text}] if self._chat else text)
             for number, text in enumerate(texts)
         ]
-        rendered = [each.prompt_tokens for each in self._renderer.render(examples)]
+        rendered = [item.prompt_tokens for item in self._renderer.render(examples)]
         if self._context is None:
             return list(rendered)
         return [tokens if len(tokens) + response <= self._context else None for tokens in rendered]
 
     def answer(self, text: str) -> tuple[int, ...]:
-        """The tokens of a given answer. Raises JobFailed where there are none."""
+        """Return the tokens of a given answer. Raises UnrecoverableError if it has none."""
         tokens = tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         if not tokens:
             raise JobFailed(f"the answer {text!r} has no tokens: choose another")

@@ -1,4 +1,4 @@
-"""Critique and revision of samples by the policy that made them (Bai et al. 2022, section 3)."""
+"""Critique and revision of samples by the policy that generated them (Bai et al. 2022, section 3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,10 +16,12 @@ TOO_LONG = "too_long"
 
 
 class Revising:
-    """A Stage: each sample's response becomes the one that the policy writes after its own critique.
+    """Sample stage that replaces each response by the policy's revision after its own critique.
 
-    Columns: first_response; critiques and principles, one of each for every revision. longest: tokens that
-    an answer may have.
+    Adds the columns first_response, critiques and principles; the last two have one entry per revision.
+
+    Args:
+        max_answer_tokens: Most tokens of an answer.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Revising:
         return revised
 
     async def _once(self, samples: Sequence[Sample], time: int, state: MakingState) -> list[Sample]:
+        """Critique and revise all samples once."""
         values = {
             sample.name: {
                 "prompt": self._form.asked(sample.row),
@@ -75,25 +78,28 @@ class Revising:
         values: Mapping[str, Mapping[str, str]],
         state: MakingState,
     ) -> dict[str, Sample]:
-        """Sample's name -> what the policy answers to the template; those that are too long, or given up, are
-        left out and noted."""
+        """Return sample name -> the policy's answer to the filled template.
+
+        Prompts that are too long, or failed after all retries, are left out and counted in the state.
+        """
         tokens = self._prompts.tokens(template, [values[sample.name] for sample in samples], self._longest)
-        questions = {
+        prompts_by_name = {
             f"{stage}/{sample.name}": (sample, prompt)
             for sample, prompt in zip(samples, tokens, strict=True)
             if prompt is not None
         }
-        state.leave_out(TOO_LONG, len(samples) - len(questions))
+        state.leave_out(TOO_LONG, len(samples) - len(prompts_by_name))
         groups = await self._asking(
-            [Question(name, prompt) for name, (_, prompt) in questions.items()], 1, state
+            [Question(name, prompt) for name, (_, prompt) in prompts_by_name.items()], 1, state
         )
         return {
-            questions[name][0].name: samples_of(questions[name][0].row, group)[0]
+            prompts_by_name[name][0].name: samples_of(prompts_by_name[name][0].row, group)[0]
             for name, group in groups.items()
         }
 
 
 def _after(sample: Sample, critique: Sample, revision: Sample, principle: str) -> Sample:
+    """Return the sample with its revised text and the columns of this revision."""
     columns = {
         **sample.columns,
         "critiques": [*sample.columns["critiques"], critique.text],

@@ -1,4 +1,4 @@
-"""Samples' scores by source -> the reward of each. Pure but for the state."""
+"""Combines the scores of samples into rewards. Pure except for the state."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,8 +14,10 @@ from kubealign_services.scoring.combination import combine
 def rewarded(
     samples: Sequence[Sample], rewards: Sequence[Reward], state: MakingState, step: StepFigures
 ) -> list[Sample]:
-    """The samples, each with the weighted sum of its scores, as in a job that trains; the moments of a
-    standardisation are kept in the state."""
+    """Return the samples with the weighted sum of their scores, as in a job that trains.
+
+    The moments of standardised rewards are kept in the state.
+    """
     if not samples or not rewards:
         return list(samples)
     batch = batch_of(samples)

@@ -1,8 +1,9 @@
-"""The rows made so far, on the disk: none is lost and none is written twice, whoever is killed when.
+"""Durable file of generated rows: no row is lost or written twice, whichever process is killed at any time.
 
-making/rows.jsonl grows by a step's rows at a time; making/state.json, replaced whole after each of them, says
-how many of its bytes count. What lies behind them is of a step that did not end, and is cut off. At the end
-the file becomes the result, and where a job that has ended is given more steps it is taken back.
+making/rows.jsonl grows by the rows of one step at a time. making/state.json, replaced atomically after
+each step, holds the number of valid bytes. Bytes behind them belong to an unfinished step and are
+truncated. At the end the file becomes the job's result; if a finished job is given more steps, the file is
+moved back.
 """
 
 import os
@@ -22,10 +23,10 @@ _BLOCK = 1 << 20
 
 
 class RowFile:
-    """The rows of one run. `state` is what the file holds."""
+    """Rows of one run. `state` describes the content of the file."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Open what is there. Raises JobFailed where it is not what was written."""
+        """Open the existing file. Raises UnrecoverableError if its content was altered."""
         folder = run_dir / "making"
         folder.mkdir(parents=True, exist_ok=True)
         self._rows, self._state = folder / "rows.jsonl", folder / "state.json"
@@ -38,12 +39,18 @@ class RowFile:
 
     @property
     def finished(self) -> bool:
-        """Whether the result is there."""
+        """True if the result exists."""
         return self._result.exists()
 
     def append(self, rows: Sequence[dict[str, Any]], state: MakingState) -> None:
-        """Add a step's rows; `state` is what they lead to, its counts of rows and bytes still the old ones.
-        Raises JobFailed where the disk refuses: what was there before is intact."""
+        """Append a step's rows.
+
+        Args:
+            state: State after the step; its counts of rows and bytes are updated here.
+
+        Raises:
+            UnrecoverableError: The disk refuses; earlier rows are intact.
+        """
         data = "".join(to_json(row) + "\n" for row in rows).encode()
         try:
             self._write(data)
@@ -55,12 +62,12 @@ class RowFile:
         except OSError as error:
             raise JobFailed(
                 f"step {state.step} was not written: {error.strerror} at {error.filename or self._rows}; "
-                "what was made before is intact. With the cause mended, the same command goes on from there"
+                "earlier rows are intact. Fix the cause; the same command then continues"
             ) from error
         self.state = state
 
     def finish(self) -> None:
-        """Make the rows the job's result."""
+        """Move the rows to the job's result."""
         self._move(self._rows, self._result)
 
     def _move(self, old: Path, new: Path) -> None:
@@ -80,17 +87,18 @@ class RowFile:
             os.fsync(file.fileno())
 
     def _check(self) -> None:
-        left = self.state.size_bytes
+        """Raise UnrecoverableError if the file's content does not match the state."""
+        remaining = self.state.size_bytes
         path = self._result if self.finished else self._rows
-        if not left:
+        if not remaining:
             return
         if path.exists():
             with path.open("rb") as file:
-                while left and (block := file.read(min(_BLOCK, left))):
+                while remaining and (block := file.read(min(_BLOCK, remaining))):
                     self._hash.update(block)
-                    left -= len(block)
-        if left or self._hash.hexdigest() != self.state.digest:
+                    remaining -= len(block)
+        if remaining or self._hash.hexdigest() != self.state.digest:
             raise JobFailed(
-                f"{path} is not what was written: its first {self.state.size_bytes} bytes have changed "
+                f"{path} was altered: its first {self.state.size_bytes} bytes have changed "
                 "or are gone; start the job afresh"
             )

@@ -1,4 +1,4 @@
-"""A policy's response to one prompt, and what is known of it."""
+"""Samples of the policy: records, batches, rewards and metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,35 +12,38 @@ from kubealign_services.driver.ledger import Group
 
 @dataclass(frozen=True)
 class Sample:
-    """number: among those of its prompt, from 0. tokens: the response's. columns: what its row says beside
-    prompt and response."""
+    """Response of the policy to one prompt.
+
+    number: index among the prompt's samples, from 0. tokens: of the response. columns: further columns of
+    the sample's row.
+    """
 
     row: PreparedRow
     number: int
     text: str
     tokens: tuple[int, ...]
     truncated: bool
-    #: By source, as they came; and their weighted sum.
+    #: Raw scores by source; `reward` is their weighted sum.
     rewards: dict[str, float] = field(default_factory=dict)
     reward: float | None = None
     columns: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Unique in the job."""
+        """Name that is unique in the job."""
         return f"{self.row.row}/{self.number}"
 
     def judged(self) -> dict[str, Any]:
-        """Its columns: truncated, and where it is rewarded reward and reward.NAME."""
-        found = {**self.columns, "truncated": self.truncated}
+        """Return the sample's columns: truncated and, if it has a reward, reward and reward.NAME."""
+        row = {**self.columns, "truncated": self.truncated}
         if self.reward is not None:
-            found["reward"] = self.reward
-            found |= {f"reward.{name}": value for name, value in self.rewards.items()}
-        return found
+            row["reward"] = self.reward
+            row |= {f"reward.{name}": value for name, value in self.rewards.items()}
+        return row
 
 
 def samples_of(row: PreparedRow, group: Group, sources: Sequence[str] = ()) -> list[Sample]:
-    """A group's samples, in their order, with what each of the sources says of them."""
+    """Return a group's samples in order, with the score of each source."""
     return [
         replace(
             _sample(row, number, group.rollouts[number]),
@@ -62,7 +65,7 @@ def _sample(row: PreparedRow, number: int, rollout: rollout_pb2.Rollout) -> Samp
 
 
 def by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """The samples of each prompt together, in their order."""
+    """Group the samples by prompt, in order."""
     groups: dict[int, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.row.row, []).append(sample)

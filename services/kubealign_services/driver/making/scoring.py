@@ -1,4 +1,4 @@
-"""Rewards of samples that are no longer what was sampled to the prompt."""
+"""Rewards of samples that were revised after sampling."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from kubealign_services.driver.row_scores import RowScores, Told
 
 
 class Scoring:
-    """A Stage: each sample's rewards, as if its response had been sampled to its prompt."""
+    """Sample stage that scores each sample as if its response had been sampled for its prompt."""
 
     def __init__(self, rewards: Sequence[Reward], scores: RowScores) -> None:
         self._rewards = rewards
@@ -25,13 +25,13 @@ class Scoring:
     ) -> list[Sample]:
         if not samples:
             return []
-        told = [
+        contexts = [
             Told(context_json(sample.row.prompt_text, sample.row.columns), sample.text) for sample in samples
         ]
         with step.phase("score"):
-            found = await self._scores.all_of(batch_of(samples), told)
+            all_scores = await self._scores.all_of(batch_of(samples), contexts)
         scored = [
             replace(sample, rewards={name: score.reward for name, score in scores.items()})
-            for sample, scores in zip(samples, found, strict=True)
+            for sample, scores in zip(samples, all_scores, strict=True)
         ]
         return rewarded(scored, self._rewards, state, step)

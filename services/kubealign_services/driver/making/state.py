@@ -1,35 +1,35 @@
-"""How far a job that makes data is."""
+"""Progress of a job that generates data."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class MakingState(BaseModel):
-    """What has been made. The data is gone through once, in the order in which the rows lie."""
+    """Progress of data generation. The job's data is read once, in order."""
 
     model_config = ConfigDict(extra="forbid")
 
     step: int = 0
     #: The next row of the job's data.
     position: int = 0
-    #: Rows made, the bytes that they take, and those bytes' XXH3-64, in hexadecimal.
+    #: Number of rows generated, their bytes, and the XXH3-64 of these bytes in hexadecimal.
     rows: int = 0
     size_bytes: int = 0
     digest: str = ""
     #: Moments of the rewards, by source.
     rewards: dict[str, dict[str, float]] = {}
-    #: Prompts given up after their retries.
+    #: Prompts that failed after all retries.
     given_up: list[str] = []
-    #: What became no row, by why: prompts, samples or pairs of samples.
+    #: Reason -> number of prompts, samples or pairs of samples that gave no row.
     left_out: dict[str, int] = {}
 
     def next(self, taken: int) -> "MakingState":
-        """A copy that stands one step and so many rows of the data further."""
+        """Return a copy for the next step, `taken` rows of the data further."""
         following = self.model_copy(deep=True)
         following.step += 1
         following.position += taken
         return following
 
     def leave_out(self, why: str, count: int = 1) -> None:
-        """Note that so many become no row."""
+        """Count prompts, samples or pairs that give no row, by reason."""
         if count:
             self.left_out[why] = self.left_out.get(why, 0) + count

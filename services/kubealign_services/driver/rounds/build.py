@@ -1,4 +1,4 @@
-"""A job's spec -> its rounds."""
+"""Builds the batch source of an iterative algorithm from a job's spec."""
 
 import asyncio
 from collections.abc import Sequence
@@ -38,11 +38,13 @@ def build_rounds(
     run_dir: Path,
     stop: asyncio.Event,
 ) -> RoundSource:
-    """The source of a job whose algorithm is in rounds. Raises JobFailed where its judge has no room."""
+    """Create the batch source of an iterative algorithm. Raises UnrecoverableError if the judge has no room
+    in the context.
+    """
     spec, entry, rollout = job.spec, job.spec.algorithm.value, job.spec.effective_rollout
     assert rollout is not None
-    chosen = cast(RoundAlgorithm, algorithm)
-    unit = chosen.policy_objective().unit
+    round_algorithm = cast(RoundAlgorithm, algorithm)
+    unit = round_algorithm.policy_objective().unit
     files = RoundFiles(run_dir)
 
     def supply(state: JobState) -> EpochSupply:
@@ -59,7 +61,7 @@ def build_rounds(
             gap=rollout.mismatch_gate.mean,
             dropped=prepared.report.train.dropped,
         ),
-        chosen,
+        round_algorithm,
         unit,
         files,
         exchange,
@@ -75,11 +77,12 @@ def build_rounds(
 
 
 def _judge(job: AlignmentJob, judge: Judge, prepared: Prepared, exchange: Exchange) -> PolicyJudge:
+    """Create the judge of an algorithm whose policy scores its own responses."""
     rollout, chat = job.spec.effective_rollout, job.spec.data.value.format.chat
     assert rollout is not None
     context = prepared.report.context
-    longest = None if context is None else context - judge.max_tokens
-    if longest is not None and longest < 1:
+    max_prompt_tokens = None if context is None else context - judge.max_tokens
+    if max_prompt_tokens is not None and max_prompt_tokens < 1:
         raise JobFailed(
             f"judge.maxTokens ({judge.max_tokens}) leaves no room for a question: the context is {context} "
             "tokens"
@@ -88,4 +91,4 @@ def _judge(job: AlignmentJob, judge: Judge, prepared: Prepared, exchange: Exchan
     plan.sampling.max_tokens = judge.max_tokens
     plan.sampling.min_tokens = min(plan.sampling.min_tokens, judge.max_tokens)
     questions = Questions(judge.prompt, prepared.tokenizer, None if chat is None else chat.messages)
-    return PolicyJudge(exchange, questions, plan, judge, longest)
+    return PolicyJudge(exchange, questions, plan, judge, max_prompt_tokens)

@@ -1,12 +1,13 @@
-"""The rows of each round, kept in `rounds/` of the run's folder.
+"""Files with the rows of each round, in `rounds/` of the run directory.
 
-A file says which weights and which prompts its rows were made with, by the weights' digest and the place in
-the data. After a crash at any moment a round that is there whole is found again by these; after a rollback
-the weights are others where the steps before them came out otherwise, and then the round is made anew. Files
-of different fences have different names, so none that a state names is ever replaced.
+A file names the weights and the prompts of its rows, by the weights' digest and the position in the data.
+After a crash at any moment a complete round is found again by these two. After a rollback, if the steps
+before the round came out differently, the weights differ and the round is generated again. Files of
+different fences have different names, so no file that a state names is ever replaced.
 
-A file: a line of JSON (the header), then the packed batch of the wire. It appears whole or not at all. Files
-are kept as long as the run's folder is: any commit may be in the middle of any round.
+A file is a line of JSON (the header) followed by the packed batch of the wire format. It appears complete
+or not at all. Files are kept as long as the run directory exists: any checkpoint may be in the middle of
+any round.
 """
 
 import logging
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Supplied(BaseModel):
-    """A place in the data: as in JobState."""
+    """Position in the data, as in JobState."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,9 +41,12 @@ class Supplied(BaseModel):
 
 
 class RoundHeader(BaseModel):
-    """What a round's rows are made of. weights: digest of the weights that made them, `version` under
-    `fence`. begins, ends: the place in the data before and after its prompts. given_up: prompts that others
-    took the place of. rewards: moments of the rewards after it. unit: sequences of a row."""
+    """Origin of a round's rows.
+
+    weights: digest of the weights that generated the rows, `version` under `fence`. begins, ends: data
+    position before and after the prompts. given_up: prompts that failed and were replaced. rewards:
+    moments of the rewards after the round. unit: sequences per row.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,7 +65,7 @@ class RoundHeader(BaseModel):
 
 @dataclass(frozen=True)
 class Round:
-    """A round as it is kept. digest: of the whole file, xxh3-128 in hexadecimal."""
+    """A stored round. digest: of the whole file, xxh3-128 in hexadecimal."""
 
     header: RoundHeader
     batch: Batch
@@ -70,22 +74,23 @@ class Round:
 
     @cached_property
     def rows(self) -> int:
+        """Number of rows."""
         return len(self.batch) // self.header.unit
 
     def take(self, rows: list[int]) -> Batch:
-        """These of its rows, by index from 0."""
+        """Return the rows with these indices, from 0."""
         unit = self.header.unit
-        return self.batch.select([row * unit + place for row in rows for place in range(unit)])
+        return self.batch.select([row * unit + offset for row in rows for offset in range(unit)])
 
 
 class RoundFiles:
-    """The files of a run."""
+    """Round files of a run."""
 
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / FOLDER
 
     def write(self, header: RoundHeader, batch: Batch) -> Round:
-        """Keep a round; it is on the disk when this returns. Raises OSError."""
+        """Store a round durably. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         name = f"{_prefix(header.round)}fence-{header.fence}"
         data = header.model_dump_json().encode() + b"\n" + encode(batch).SerializeToString()
@@ -93,31 +98,34 @@ class RoundFiles:
         return Round(header, batch, name, _digest(data))
 
     def read(self, name: str, digest: str) -> Round:
-        """The round that a state is in the middle of. Raises JobFailed where its file has gone, or is
-        another."""
+        """Return the round that a state is in the middle of. Raises UnrecoverableError if the file is missing
+        or another.
+        """
         path = self._folder / name
-        remedy = "the job is in the middle of this round: put the file back, or start the job afresh"
+        remedy = "the job is in the middle of this round: restore the file, or start the job afresh"
         try:
-            found = _read(path)
+            stored = _read(path)
         except (OSError, ValueError, DecodeError) as error:
             raise JobFailed(f"the rows of a round cannot be read ({error}): {remedy}") from error
-        if found.digest != digest:
-            raise JobFailed(f"{path} has digest {found.digest}, the job learns from {digest}: {remedy}")
-        return found
+        if stored.digest != digest:
+            raise JobFailed(f"{path} has digest {stored.digest}, the job trains on {digest}: {remedy}")
+        return stored
 
     def made_with(self, number: int, weights: str, begins: Supplied) -> Round | None:
-        """A round of this number that these weights made of the prompts from here on; None: there is none."""
+        """Return the round of this number, generated with these weights from this data position; None if none
+        exists.
+        """
         for path in sorted(self._folder.glob(f"{_prefix(number)}*")):
             try:
-                found = _read(path)
+                stored = _read(path)
             except (OSError, ValueError, DecodeError) as error:
                 log.warning(
-                    "the rows of a round cannot be read: it is made again", extra={"cause": str(error)}
+                    "a round file cannot be read; generating the round again", extra={"cause": str(error)}
                 )
                 continue
-            if found.header.weights == weights and found.header.begins == begins:
-                return found
-            log.info("a round was made with other weights: it is made again", extra={"file": str(path)})
+            if stored.header.weights == weights and stored.header.begins == begins:
+                return stored
+            log.info("a round file has other weights; generating the round again", extra={"file": str(path)})
         return None
 
 
@@ -126,6 +134,7 @@ def _prefix(number: int) -> str:
 
 
 def _read(path: Path) -> Round:
+    """Read and decode one round file. Raises OSError, ValueError, DecodeError."""
     data = path.read_bytes()
     head, _, body = data.partition(b"\n")
     batch = decode(batch_pb2.PackedBatch.FromString(body))

@@ -1,4 +1,4 @@
-"""The policy's judgements of its own responses: one more generation with the same weights."""
+"""LLM judge: the policy scores its own responses in one more generation with the same weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ PURPOSE = "judge"
 
 
 class NamedSupply:
-    """Prompts that have names, once, in order."""
+    """Prompts with given names, once, in order."""
 
     def __init__(self, rows: Mapping[str, PreparedRow]) -> None:
         self._rows = rows
@@ -30,10 +30,11 @@ class NamedSupply:
 
 
 class PolicyJudge:
-    """Asks the rollout workers about responses.
+    """Scores responses with the rollout workers.
 
-    longest: tokens that a question may have, so that the judgement fits behind it; None: unbounded. plan: how
-    judgements are sampled; its prompts_per_step is set to the questions there are.
+    Args:
+        plan: Sampling of judgements; its prompts_per_step is set to the number of prompts.
+        max_prompt_tokens: Most tokens of a judge prompt, so that the judgement fits; None: unlimited.
     """
 
     def __init__(
@@ -53,24 +54,33 @@ class PolicyJudge:
     async def __call__(
         self, groups: Sequence[Group], rows: Mapping[str, PreparedRow], version: int
     ) -> tuple[dict[str, float | None], dict[str, float]]:
-        """(sample id -> its score, None where no judgement holds one; figures). rows: of each group. A
-        response whose question is too long, or given up after its retries, is not judged. Raises JobFailed,
-        Stopping."""
-        asked = {
+        """Return (sample id -> score, metrics); a score is None if no judgement contains one.
+
+        A response is not judged if its judge prompt is too long or failed after all retries.
+
+        Args:
+            rows: Row of each group.
+
+        Raises:
+            UnrecoverableError: Too many prompts have failed, or a failure is permanent.
+            ShutdownRequested: The driver was asked to stop.
+        """
+        responses = {
             sample_id(group.group_id, sample): (rows[group.group_id], group.rollouts[sample].response)
             for group in groups
             for sample in sorted(group.rollouts)
         }
-        written = dict(zip(asked, self._questions.ask(list(asked.values())), strict=True))
+        prompts = dict(zip(responses, self._questions.ask(list(responses.values())), strict=True))
         if self._longest is not None:
-            written = {name: row for name, row in written.items() if len(row.prompt_tokens) <= self._longest}
-        verdicts = await self._verdicts(written, version) if written else {}
-        answers = sum(found.answers for found in verdicts.values())
-        unparsed = sum(found.unparsed for found in verdicts.values())
-        scores = {name: verdicts[name].score if name in verdicts else None for name in asked}
+            prompts = {name: row for name, row in prompts.items() if len(row.prompt_tokens) <= self._longest}
+        verdicts = await self._verdicts(prompts, version) if prompts else {}
+        answers = sum(parsed.answers for parsed in verdicts.values())
+        unparsed = sum(parsed.unparsed for parsed in verdicts.values())
+        scores = {name: verdicts[name].score if name in verdicts else None for name in responses}
         return scores, {"round/unparsed_share": unparsed / max(1, answers)}
 
     async def _verdicts(self, questions: Mapping[str, PreparedRow], version: int) -> dict[str, Verdict]:
+        """Sample the judgements and parse them."""
         plan = replace(self._plan, prompts_per_step=len(questions))
         buffer = GroupBuffer(self._exchange, NamedSupply(questions), plan, PURPOSE, ())
         try:

@@ -1,5 +1,6 @@
-"""A round's rows: responses sampled, rewarded or judged, made into rows, compared with the weights that they
-came from."""
+"""Generates the rows of a round: samples responses, scores or judges them, builds rows, adds reference
+log-probabilities.
+"""
 
 import asyncio
 import copy
@@ -32,8 +33,12 @@ from kubealign_services.scoring.combination import Moments, combine
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """sequences_per_pass: of one call for log-probabilities. gap: the most, in nats, that engine and trainer
-    may differ by on average."""
+    """Parameters of a round.
+
+    Args:
+        sequences_per_pass: Sequences of one request for log-probabilities.
+        max_logprob_gap: Largest allowed mean gap between engine and trainer in nats.
+    """
 
     groups: GroupPlan
     rewards: Sequence[Reward]
@@ -44,7 +49,7 @@ class RoundPlan:
 
 @dataclass
 class Sampling:
-    """What was sampled for a round. rewards: by sample id."""
+    """Samples of a round. rewards: by sample id."""
 
     groups: list[Group]
     supply: EpochSupply
@@ -54,10 +59,12 @@ class Sampling:
 
 
 class RoundMaker:
-    """Makes rounds, or finds those that were made.
+    """Generates rounds, or loads those that exist.
 
-    supply: the data from the state's place on. publish: gives the rollout workers the weights of a version
-    and returns their digest. show: is given the samples for displays.
+    Args:
+        open_prompts: Returns the prompts from the state's data position on.
+        publish: Publishes a weight version to the rollout workers and returns its digest.
+        show: Receives the samples for displays.
     """
 
     def __init__(
@@ -85,25 +92,28 @@ class RoundMaker:
         self._show = show
 
     async def round(self, number: int, state: JobState, step: StepFigures) -> Round | RoundRows:
-        """The round of this number, begun with the state's weights and place in the data; RoundRows where no
-        row came of it. Raises JobFailed, Stopping, RefitFailed."""
+        """Return the round of this number, generated from the state's weights and data position.
+
+        Returns RoundRows if the round has no row. Raises UnrecoverableError, ShutdownRequested,
+        RefitFailed.
+        """
         with step.phase("refit"):
             weights = await self._publish(state.version)
         begins = Supplied(cursor=state.cursor, unfinished=state.unfinished)
-        found = await asyncio.to_thread(self._files.made_with, number, weights, begins)
-        if found is not None:
-            return found
+        stored = await asyncio.to_thread(self._files.made_with, number, weights, begins)
+        if stored is not None:
+            return stored
         sampling = await self._sampled(number, state, step)
         rows = {group.group_id: sampling.supply.row(group.group_id) for group in sampling.groups}
         await self._judged(sampling, rows, state.version, step)
         self._show(step, self._answers(sampling), state.version)
-        made = self._algorithm.rows(
+        round_rows = self._algorithm.rows(
             [prompt_of(group, rows[group.group_id], sampling.rewards) for group in sampling.groups]
         )
-        step.add(made.figures)
-        if not made.rows:
-            return made
-        batch = pack_rows(made.rows)
+        step.add(round_rows.figures)
+        if not round_rows.rows:
+            return round_rows
+        batch = pack_rows(round_rows.rows)
         await self._compared(batch, step)
         header = RoundHeader(
             round=number,
@@ -115,14 +125,15 @@ class RoundMaker:
             prompts=[group.group_id for group in sampling.groups],
             given_up=sampling.given_up,
             rewards=sampling.moments,
-            figures=made.figures,
+            figures=round_rows.figures,
             unit=self._unit,
         )
         return await asyncio.to_thread(self._files.write, header, batch)
 
     async def _sampled(self, number: int, state: JobState, step: StepFigures) -> Sampling:
+        """Sample the responses and compute their rewards."""
         supply, plan = self._supply(state), self._plan
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         names = tuple(reward.name for reward in plan.rewards)
         buffer = GroupBuffer(
             self._exchange, supply, plan.groups, "train", names, failures=len(state.given_up)
@@ -131,8 +142,10 @@ class RoundMaker:
             groups = await buffer.take(state.version)
         finally:
             buffer.close()
-        generated = max(asked, *(group.generated_at or asked for group in groups))
-        step.add({"seconds/generate": generated - asked, "seconds/score": time.monotonic() - generated})
+        generated = max(requested_at, *(group.generated_at or requested_at for group in groups))
+        step.add(
+            {"seconds/generate": generated - requested_at, "seconds/score": time.monotonic() - generated}
+        )
         sampling = plan.groups.sampling
         batch = assemble(
             groups, names, Sampled(sampling.temperature, sampling.max_tokens), state.version, reference=False
@@ -140,35 +153,36 @@ class RoundMaker:
         step.add(response_figures(batch, state.version))
         step.add(data_figures(supply, plan.dropped))
         await self._agrees(batch, step)
-        # The state is as it was until a step of the round is done.
-        made = Sampling(groups, supply, list(buffer.given_up), copy.deepcopy(state.rewards))
+        # The state stays unchanged until a step of the round is done.
+        samples = Sampling(groups, supply, list(buffer.given_up), copy.deepcopy(state.rewards))
         if plan.rewards:
-            step.add(combine(batch, plan.rewards, number, made.moments))
+            step.add(combine(batch, plan.rewards, number, samples.moments))
             rewards = batch.sequence("rewards").tolist()
-            made.rewards = dict(zip(batch.sample_ids, rewards, strict=True))
-        return made
+            samples.rewards = dict(zip(batch.sample_ids, rewards, strict=True))
+        return samples
 
     async def _agrees(self, batch: Batch, step: StepFigures) -> None:
-        """Compare engine and trainer on some of the samples: they must compute the same."""
-        some = batch.select(range(min(len(batch), self._plan.sequences_per_pass)))
-        some.token_columns["old_logprobs"] = await self._trainer.logprobs(some)
-        step.add(mismatch(some))
+        """Check that engine and trainer agree on the log-probabilities of some samples."""
+        subset = batch.select(range(min(len(batch), self._plan.sequences_per_pass)))
+        subset.token_columns["old_logprobs"] = await self._trainer.logprobs(subset)
+        step.add(mismatch(subset))
         check_mismatch(step.metrics, self._plan.gap)
 
     def _answers(self, sampling: Sampling) -> list[ValidationSample]:
-        """The samples with what each was given: by each reward, or by the judge."""
-        answers = samples_of(sampling.groups, [reward.name for reward in self._plan.rewards])
+        """Return the samples with their scores from the rewards or the judge."""
+        samples = samples_of(sampling.groups, [reward.name for reward in self._plan.rewards])
         if self._judge is None:
-            return answers
+            return samples
         given = sampling.rewards.values()
         return [
-            replace(answer, scores={} if score is None else {PURPOSE: score})
-            for answer, score in zip(answers, given, strict=True)
+            replace(sample, scores={} if score is None else {PURPOSE: score})
+            for sample, score in zip(samples, given, strict=True)
         ]
 
     async def _judged(
         self, sampling: Sampling, rows: Mapping[str, PreparedRow], version: int, step: StepFigures
     ) -> None:
+        """Replace the rewards by the judge's scores, if a judge exists."""
         if self._judge is None:
             return
         with step.phase("judge"):
@@ -176,7 +190,9 @@ class RoundMaker:
         step.add(figures)
 
     async def _compared(self, batch: Batch, step: StepFigures) -> None:
-        """Where the algorithm needs a reference: the trainer stands at the round's start, so it is one."""
+        """Add reference log-probabilities if needed. The trainer still has the round's initial weights, so it
+        is the reference.
+        """
         if not self._algorithm.needs_reference:
             return
         with step.phase("reference"):

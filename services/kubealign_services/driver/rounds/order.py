@@ -1,21 +1,22 @@
-"""The order in which a round's rows are taken: a new one for each of its epochs. Pure."""
+"""Row order of a round, new in each of its epochs. Pure."""
 
 import torch
 import xxhash
 
 
 def rows_at(taken: int, count: int, rows: int, epochs: int, seed: int, number: int) -> list[int]:
-    """Indices of the next `count` of a round's rows after `taken`; fewer at its end.
+    """Return the indices of the next `count` rows of a round, from `start` on; fewer at its end.
 
-    Each epoch's order is drawn from the job's seed, the round's number and the epoch."""
+    The order of each epoch is drawn from the job's seed, the round's number and the epoch.
+    """
     end = min(taken + count, rows * epochs)
-    drawn: list[int] = []
+    indices: list[int] = []
     while taken < end:
         epoch, position = divmod(taken, rows)
         until = min(rows, position + end - taken)
-        drawn += _order(rows, seed, number, epoch)[position:until]
+        indices += _order(rows, seed, number, epoch)[position:until]
         taken += until - position
-    return drawn
+    return indices
 
 
 def _order(rows: int, seed: int, number: int, epoch: int) -> list[int]:

@@ -1,13 +1,13 @@
-"""How far a job is in its rounds."""
+"""Progress of a job within its rounds."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class RoundPlace(BaseModel):
-    """Where the next row is taken from.
+    """Position of the next row.
 
-    number: of the round, from 1; 0: none has begun. file, digest: what holds its rows. rows: that it takes,
-    over all of its epochs; taken: those of them that were trained on.
+    number: number of the round, from 1; 0: none has begun. file, digest: file with its rows. rows: rows of
+    the round over all epochs; taken: rows that were trained on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -20,9 +20,9 @@ class RoundPlace(BaseModel):
 
     @property
     def done(self) -> bool:
-        """Nothing is left of the round."""
+        """True if no row of the round is left."""
         return self.taken >= self.rows
 
     def further(self, rows: int) -> "RoundPlace":
-        """After so many more rows."""
+        """Return the progress after `rows` more rows."""
         return self.model_copy(update={"taken": self.taken + rows})

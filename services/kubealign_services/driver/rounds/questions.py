@@ -1,4 +1,4 @@
-"""Questions about responses, as the policy is asked them: filled in, and put as the data's prompts are."""
+"""Judge prompts: the template about a response, filled in and rendered like the data's prompts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,10 +12,11 @@ from kubealign_services.data.rendering import Renderer
 
 
 class Questions:
-    """Prompts that are text make questions that are text; prompts that are messages make a question that is
-    the user's one message.
+    """Renderer of judge prompts. Text prompts give text; chat prompts give a single user message.
 
-    messages: the column that holds a prompt's messages; None: prompts are text."""
+    Args:
+        messages: Column with a prompt's messages; None: prompts are text.
+    """
 
     def __init__(self, template: str, tokenizer: PreTrainedTokenizerBase, messages: str | None) -> None:
         self._template = template
@@ -23,7 +24,7 @@ class Questions:
         self._messages = messages
 
     def ask(self, asked: Sequence[tuple[PreparedRow, str]]) -> list[PreparedRow]:
-        """A question about each response to its row's prompt, as rows to be sampled from."""
+        """Return a judge prompt for each (row, response), as rows to sample from."""
         texts = [
             fill(self._template, {"prompt": self._shown(row), "response": response}.__getitem__)
             for row, response in asked
@@ -35,16 +36,18 @@ class Questions:
         ]
 
     def _put(self, text: str) -> str | list[dict[str, Any]]:
+        """Return the text as a prompt of the data's kind."""
         return text if self._messages is None else [{"role": "user", "content": text}]
 
     def _shown(self, row: PreparedRow) -> str:
+        """Return the row's prompt as text for the template."""
         if self._messages is None:
             return row.prompt_text
         return conversation(row.columns[self._messages])
 
 
 def conversation(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What a question shows of a prompt's messages: a single one's content, or each with who said it."""
+    """Return messages as text: a single message's content, or each message with its role."""
     if len(messages) == 1:
         return str(messages[0]["content"])
     return "\n\n".join(f"{str(message['role']).capitalize()}: {message['content']}" for message in messages)

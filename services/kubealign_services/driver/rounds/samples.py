@@ -1,4 +1,4 @@
-"""Whole groups -> what an algorithm in rounds is given. Pure."""
+"""Converts complete groups to the prompts of an iterative algorithm. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,11 @@ from kubealign_services.driver.ledger import Group
 
 
 def prompt_of(group: Group, row: PreparedRow, rewards: Mapping[str, float | None]) -> Prompt:
-    """A prompt with its samples. rewards: by sample id; a sample that is not in it has none."""
+    """Return a prompt with its samples.
+
+    Args:
+        rewards: By sample id; a sample without an entry has none.
+    """
     responses = []
     for sample in sorted(group.rollouts):
         sequence = decode(group.rollouts[sample].sequence)
@@ -21,5 +25,5 @@ def prompt_of(group: Group, row: PreparedRow, rewards: Mapping[str, float | None
 
 
 def prompts_of(names: Sequence[str]) -> list[str]:
-    """The prompts of the samples named, each once, in their order."""
+    """Return the prompts of the named samples, each once, in order."""
     return list(dict.fromkeys(name.partition("#")[0] for name in names))

@@ -1,4 +1,4 @@
-"""Batches of rows that the policy made itself, round after round."""
+"""Batches of an iterative algorithm: rows that the policy generated itself, round after round."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class RoundSource:
-    """A Source. The last step of a round takes what is left of it."""
+    """Batch source of rounds. The last step of a round takes the remaining rows."""
 
     def __init__(
         self,
@@ -41,33 +41,41 @@ class RoundSource:
         self._taken: list[str] = []
 
     async def take(self, state: JobState, step: StepFigures) -> Batch | None:
-        """The round's next rows; None after the last round, or when nothing is left to learn (`state` then
-        says so). Raises JobFailed for a round that came to nothing, Stopping."""
+        """Return the round's next rows; None after the last round or when nothing is left to learn.
+
+        In the latter two cases `state.finished` holds the reason.
+
+        Raises:
+            UnrecoverableError: A round has no row.
+            ShutdownRequested: The driver was asked to stop.
+        """
         if self._stop.is_set():
             raise Stopping
         if not state.round.done:
-            held = await self._held(state.round)
-            place = state.round
+            stored = await self._held(state.round)
+            progress = state.round
         elif state.round.number >= self._rounds:
             state.finished = f"the last of {self._rounds} rounds is done"
             return None
         else:
-            begun = await self._begun(state, step)
-            if begun is None:
+            new_round = await self._begun(state, step)
+            if new_round is None:
                 step.metrics.clear()
                 return None
-            held = begun
-            rows = held.rows * self._epochs
-            place = RoundPlace(number=held.header.round, file=held.file, digest=held.digest, rows=rows)
-        self._round = held
-        rows_now = rows_at(
-            place.taken, self._rows_per_step, held.rows, self._epochs, self._seed, place.number
+            stored = new_round
+            rows = stored.rows * self._epochs
+            progress = RoundPlace(
+                number=stored.header.round, file=stored.file, digest=stored.digest, rows=rows
+            )
+        self._round = stored
+        indices = rows_at(
+            progress.taken, self._rows_per_step, stored.rows, self._epochs, self._seed, progress.number
         )
-        self._place = place.further(len(rows_now))
-        batch = held.take(rows_now)
+        self._place = progress.further(len(indices))
+        batch = stored.take(indices)
         self._taken = prompts_of(batch.sample_ids)
         step.add({"batch/tokens": len(batch.tokens), "batch/sequences": len(batch)})
-        step.add({"round/number": place.number, "round/rows": held.rows})
+        step.add({"round/number": progress.number, "round/rows": stored.rows})
         return batch
 
     def after(self, state: JobState) -> JobState:
@@ -81,20 +89,21 @@ class RoundSource:
             following.rewards = header.rewards
         return following
 
-    async def _held(self, place: RoundPlace) -> Round:
-        if self._round is not None and self._round.digest == place.digest:
+    async def _held(self, progress: RoundPlace) -> Round:
+        """Return the round of this progress, from memory or disk."""
+        if self._round is not None and self._round.digest == progress.digest:
             return self._round
-        return await asyncio.to_thread(self._files.read, place.file, place.digest)
+        return await asyncio.to_thread(self._files.read, progress.file, progress.digest)
 
     async def _begun(self, state: JobState, step: StepFigures) -> Round | None:
-        """The next round; None: nothing is left to learn."""
+        """Generate the next round; None if nothing is left to learn."""
         number = state.round.number + 1
-        made = await self._maker.round(number, state, step)
-        if isinstance(made, Round):
-            step.add(made.header.figures)
-            return made
-        cause = f"round {number}: {made.why_none}"
-        if made.learned_out and number > 1:
+        result = await self._maker.round(number, state, step)
+        if isinstance(result, Round):
+            step.add(result.header.figures)
+            return result
+        cause = f"round {number}: {result.why_none}"
+        if result.learned_out and number > 1:
             log.warning("nothing is left to learn", extra={"cause": cause})
             state.finished = cause
             return None

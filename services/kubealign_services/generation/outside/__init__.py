@@ -1,1 +1,1 @@
-"""Engines of others behind our contract: what vLLM and TensorRT-LLM have in common."""
+"""External engines behind the engine contract: the code that vLLM and TensorRT-LLM share."""

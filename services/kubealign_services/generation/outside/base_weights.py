@@ -1,4 +1,6 @@
-"""Adapters for engines that get whole tensors only: merged here, always into the same base."""
+"""Base weights for external engines that accept whole tensors only: adapters are merged here, always into the
+same base.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,7 +12,7 @@ _WEIGHT = ".weight"
 
 
 class BaseWeights:
-    """The matrices of a base, on the CPU, kept for jobs that train an adapter."""
+    """Copies of a base model's matrices in CPU memory, for jobs that train an adapter."""
 
     def __init__(self) -> None:
         self._held: dict[str, Tensor] = {}
@@ -20,7 +22,7 @@ class BaseWeights:
         return bool(self._held)
 
     def noted(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """The same tensors; matrices are copied on their way, in the place of an earlier base."""
+        """Yield the same tensors and copy each matrix on the way, replacing an earlier base."""
         self._held.clear()
         self._adapted.clear()
         for name, tensor in tensors:
@@ -29,13 +31,16 @@ class BaseWeights:
             yield name, tensor
 
     def merged(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> dict[str, Tensor]:
-        """The adapted matrices whole, in the base's precision. Raises ValueError for a layer that the base
-        does not have, shapes that are not its, or a layer of the adapter before that did not come."""
+        """Return the adapted matrices, merged, in the base's precision.
+
+        Raises ValueError for a layer that the base does not have, for shapes that do not match, or for a
+        missing layer of the earlier adapter.
+        """
         adapters = by_layer(tensors)
         missing = self._adapted - adapters.keys()
         if missing:
             raise ValueError(f"adapter: {len(missing)} layers did not come: {', '.join(sorted(missing)[:4])}")
-        whole = {}
+        merged_weights = {}
         for layer, adapter in adapters.items():
             base = self._held.get(layer + _WEIGHT)
             if base is None:
@@ -46,6 +51,6 @@ class BaseWeights:
                     f"adapter: the parts of {layer} have the shapes {list(adapter.down.shape)} and "
                     f"{list(adapter.up.shape)}, the layer {list(base.shape)}"
                 )
-            whole[layer + _WEIGHT] = adapter.merged(base, scale, transposed=False).to(base.dtype)
+            merged_weights[layer + _WEIGHT] = adapter.merged(base, scale, transposed=False).to(base.dtype)
         self._adapted |= adapters.keys()
-        return whole
+        return merged_weights

@@ -1,4 +1,4 @@
-"""Our `Generator` over an engine of others."""
+"""Implementation of `Generator` over an external engine."""
 
 import asyncio
 import math
@@ -26,14 +26,16 @@ from kubealign_services.generation.outside.weight_files import WeightFiles, batc
 from kubealign_services.generation.torch_engine.requests import check_request
 
 NO_WEIGHTS = -1
-#: Idle for so long, an engine that is to be freed between phases gives its memory back.
+#: Seconds of idleness after which an engine with betweenPhases Freed releases its memory.
 REST_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the generator must know of the model. ends: ids that end a response; decode: tokens -> text,
-    special ones included."""
+    """Model properties that the generator needs.
+
+    ends: ids that end a response. decode: maps tokens to text, special tokens included.
+    """
 
     context: int
     vocabulary: int
@@ -42,9 +44,12 @@ class ModelFacts:
 
 
 class OutsideGenerator:
-    """See Generator. files: where weights are handed over. adapted: whether adapters will come, so that the
-    base is kept. freed: whether the engine gives its memory back while it is idle; the last weights then
-    stay in files."""
+    """A `Generator` over an ExternalEngine.
+
+    files: files that transfer weights to the engine. adapted: the job trains an adapter, so the base
+    weights are kept. freed: the engine releases its memory while it is idle; the last weights then stay in
+    files.
+    """
 
     def __init__(
         self,
@@ -77,7 +82,9 @@ class OutsideGenerator:
         return len(self._present)
 
     async def run(self) -> None:
-        """Until the engine is gone, which is raised. Meanwhile an idle engine may be put to rest."""
+        """Run until the engine has died, and raise its error. Releases the memory of an idle engine
+        meanwhile.
+        """
         resting = asyncio.create_task(self._rest())
         try:
             done, _ = await asyncio.wait({resting, self._gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -88,9 +95,9 @@ class OutsideGenerator:
             await asyncio.gather(resting, return_exceptions=True)
 
     async def lost(self) -> str:
-        """Never: an engine that dies ends `run`, and with it the worker."""
+        """Wait for ever: an engine that dies ends `run`, and the worker with it."""
         await asyncio.Event().wait()
-        raise AssertionError("nothing sets that event")
+        raise AssertionError("the event is never set")
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GeneratedSample]:
         check_request(request, self._model.context, self._model.vocabulary, self._present)
@@ -138,7 +145,7 @@ class OutsideGenerator:
 
     @asynccontextmanager
     async def quiet(self, in_flight: InFlight) -> AsyncIterator[None]:
-        """Raises ValueError for all but Drain."""
+        """Pause generation within the block. Raises ValueError for every mode but Drain."""
         _check_drain(in_flight)
         async with self._gate.closed(drained=True):
             yield
@@ -146,8 +153,10 @@ class OutsideGenerator:
     async def refit(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
     ) -> None:
-        """Raises ValueError for a name that comes twice, and for all but Drain; what the engine makes of
-        others it says itself."""
+        """Load all weights. Raises ValueError for a name that comes twice, and for every mode but Drain.
+
+        Other wrong weights are reported by the engine itself.
+        """
         _check_drain(in_flight)
         await self._resumed()
         self._version = NO_WEIGHTS
@@ -163,8 +172,11 @@ class OutsideGenerator:
         version: int,
         in_flight: InFlight = InFlight.DRAIN,
     ) -> None:
-        """Raises RuntimeError before the weights that it is an adapter to, ValueError for one that does not
-        fit them, and for all but Drain."""
+        """Merge an adapter into the base weights and load the result.
+
+        Raises RuntimeError before the base weights were loaded, ValueError for an adapter that does not
+        fit the base, and for every mode but Drain.
+        """
         _check_drain(in_flight)
         if not self._base:
             raise RuntimeError("an adapter came before the weights that it is an adapter to")
@@ -192,11 +204,11 @@ class OutsideGenerator:
         if not prompt or longest > self._model.context:
             raise RequestRefused(f"{longest} tokens after a prompt; the context has {self._model.context}")
         async with self._gate.entered():
-            whole = [await self.sequence_logprobs([*prompt, *tokens]) for tokens in continuations]
-            return [logprobs[len(prompt) - 1 :] for logprobs in whole], self._version
+            full = [await self.sequence_logprobs([*prompt, *tokens]) for tokens in continuations]
+            return [logprobs[len(prompt) - 1 :] for logprobs in full], self._version
 
     async def _take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Hand the tensors over file by file. Files are kept where the engine may forget its weights."""
+        """Transfer the tensors file by file. Files are kept where the engine may release its weights."""
         for batch in batches(tensors):
             path = await asyncio.to_thread(self._files.write, batch)
             try:
@@ -209,7 +221,7 @@ class OutsideGenerator:
         await self._engine.loaded()
 
     async def _rest(self) -> None:
-        """Put an idle engine to rest, where it is to be freed."""
+        """Release the engine's memory whenever it has been idle, where the spec asks for that."""
         while self._freed:
             await self._gate.idle.wait()
             try:
@@ -223,7 +235,7 @@ class OutsideGenerator:
         await asyncio.Event().wait()
 
     async def _awake(self) -> None:
-        """Where it rests: its memory, and the last weights."""
+        """Restore the memory and the last weights of an engine that has released its memory."""
         async with self._waking:
             if self._version == NO_WEIGHTS:
                 raise RuntimeError("the engine has no usable weights: refit it first")
@@ -252,6 +264,8 @@ class OutsideGenerator:
 
 
 def _check_drain(in_flight: InFlight) -> None:
-    """Their engines give a response out whole, with no word of which weights made which token."""
+    """Raise ValueError for every mode but Drain: external engines return whole responses without the weight
+    version of each token.
+    """
     if in_flight is not InFlight.DRAIN:
         raise ValueError(f"rollout.refit.inFlight is {in_flight}; this engine can only {InFlight.DRAIN}")

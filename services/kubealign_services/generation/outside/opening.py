@@ -1,4 +1,4 @@
-"""An engine of others, opened for a model's folder and closed again."""
+"""Opens and closes an external engine for a model folder."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -24,9 +24,16 @@ async def opened_outside(
     adapted: bool,
     observe: Callable[[EngineLoad], None],
 ) -> AsyncIterator[OutsideGenerator]:
-    """folder: a Hugging Face config and tokenizer. memory_files: a folder of a memory file system that the
-    engine's processes see too. adapted: whether the job trains an adapter. Raises PermanentFailure where the
-    library is missing, DataError for a tokenizer that does not fit."""
+    """Open an external engine and close it at the end of the block.
+
+    Args:
+        folder: Hugging Face configuration and tokenizer.
+        memory_files: Folder on a memory file system that the engine's processes see too.
+        adapted: The job trains an adapter.
+
+    Raises PermanentFailure where the library is missing, DataError for a tokenizer that does not fit the
+    model.
+    """
     model = model_facts(folder)
     files = WeightFiles(memory_files)
     engine: OutsideEngine
@@ -50,7 +57,7 @@ async def opened_outside(
 
 
 def model_facts(folder: Path) -> ModelFacts:
-    """What a folder says of its model, as our own engine reads it."""
+    """Read a folder's model properties in the same way as the torch engine."""
     config = read_config(folder)
     tokenizer: Any = load_tokenizer(folder, "rollout engine")
     check_vocabulary(config, tokenizer, f"rollout engine, {folder}")

@@ -1,4 +1,11 @@
-"""A response of an engine of others as a sample of ours. Pure."""
+"""Conversion of an external engine's response into a GeneratedSample, and the sampling settings that allow
+it. Pure.
+
+An external engine reports one log-probability per token, under the distribution that was sampled from. The
+full softmax at the same temperature gives the same number where sampling was not truncated. Where it was
+truncated, the full softmax needs a second pass over the finished response, which these engines run at
+temperature 1 only.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -17,10 +24,14 @@ def sample_of(
     seconds: float,
     decode: Callable[[Sequence[int]], str],
 ) -> GeneratedSample:
-    """ends: the ids that end a response. decode: tokens -> text, special ones included. The behaviour
-    log-probability of a greedy token is 0: it could be no other.
+    """Convert a response. The behaviour log-probability of a greedy token is 0, because its distribution is a
+    point.
 
-    Raises ValueError where the engine gave no tokens, or not one log-probability for each.
+    Raises ValueError where the engine returned no tokens, or not one log-probability for each token.
+
+    Args:
+        ends: Ids that end a response.
+        decode: Maps tokens to text, special tokens included.
     """
     tokens = drawn.tokens
     if not tokens or len(drawn.logprobs) != len(tokens) or len(engine_logprobs) != len(tokens):
@@ -49,7 +60,8 @@ def _ending(
     request: GenerationRequest,
     decode: Callable[[Sequence[int]], str],
 ) -> tuple[Finish, str]:
-    """Why it ended, and its text without what ended it; from the tokens alone, as our own engine has it."""
+    """Derive the finish reason and the text without its end from the tokens alone, as the torch engine does.
+    """
     if tokens[-1] in ends:
         return Finish.STOP, decode(tokens[:-1])
     if request.sampling.stop:

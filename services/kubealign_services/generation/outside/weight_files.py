@@ -1,5 +1,6 @@
-"""Weights on their way into an engine's processes: safetensors files of a memory file system, one after
-another, so that no more than a few are there at a time."""
+"""Transfers weights to an engine's processes in safetensors files on a memory file system, written one after
+another so that few exist at a time.
+"""
 
 import secrets
 from collections.abc import Iterable, Iterator
@@ -8,34 +9,36 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-#: A file is closed when it holds as much.
+#: Largest size of a file with more than one tensor.
 FILE_BYTES = 1 << 30
 
 
 def batches(
     tensors: Iterable[tuple[str, Tensor]], most_bytes: int = FILE_BYTES
 ) -> Iterator[dict[str, Tensor]]:
-    """Tensors by name, together at most so many bytes unless one alone is larger. Raises ValueError for a
-    name that comes twice."""
+    """Group tensors into batches of at most `most_bytes`, unless a single tensor is larger.
+
+    Raises ValueError for a name that comes twice.
+    """
     seen: set[str] = set()
     batch: dict[str, Tensor] = {}
-    held = 0
+    batch_bytes = 0
     for name, tensor in tensors:
         if name in seen:
             raise ValueError(f"weights: {name!r} came twice")
         seen.add(name)
         size = tensor.numel() * tensor.element_size()
-        if batch and held + size > most_bytes:
+        if batch and batch_bytes + size > most_bytes:
             yield batch
-            batch, held = {}, 0
+            batch, batch_bytes = {}, 0
         batch[name] = tensor
-        held += size
+        batch_bytes += size
     if batch:
         yield batch
 
 
 class WeightFiles:
-    """The files of one engine, in a folder of a memory file system. What is left there ends with `close`."""
+    """The weight files of one engine, in a folder of a memory file system."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +48,7 @@ class WeightFiles:
         self.kept: list[Path] = []
 
     def write(self, tensors: dict[str, Tensor]) -> Path:
-        """A new file. Raises OSError where there is no room."""
+        """Write a new file. Raises OSError where no space is left."""
         self._count += 1
         path = self._folder / f"engine-{self._prefix}-{self._count}.safetensors"
         try:
@@ -56,7 +59,7 @@ class WeightFiles:
         return path
 
     def forget(self) -> None:
-        """Remove the files that were kept."""
+        """Remove the kept files."""
         for path in self.kept:
             path.unlink(missing_ok=True)
         self.kept.clear()

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's asynchronous engine as an `OutsideEngine`."""
+"""TensorRT-LLM's asynchronous engine as an `ExternalEngine`."""
 
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from kubealign_services.generation.tensorrt_llm.parameters import (
 from kubealign_services.generation.tensorrt_llm.results import chosen, drawn_of
 from kubealign_services.process.failures import PermanentFailure
 
-# What its memory is called.
+# TensorRT-LLM's tags of the memory that is released.
 _FREED = ["kv_cache", "model"]
 
 
 class TensorRTLLM:
-    """An OutsideEngine. Use `create`."""
+    """An ExternalEngine over TensorRT-LLM's AsyncLLM. Use `create`."""
 
     def __init__(self, engine: Any, library: Any) -> None:
         """engine: an AsyncLLM; library: the tensorrt_llm package."""
@@ -29,8 +29,9 @@ class TensorRTLLM:
 
     @classmethod
     async def create(cls, folder: Path, spec: TensorRTLLMEngine, context: int) -> "TensorRTLLM":
-        """With no weights of use until the first are loaded. Raises PermanentFailure where TensorRT-LLM is
-        not installed."""
+        """Start the engine, without usable weights until the first are loaded. Raises PermanentFailure where
+        TensorRT-LLM is not installed.
+        """
         try:
             import tensorrt_llm
             from tensorrt_llm._torch.async_llm import AsyncLLM
@@ -61,10 +62,10 @@ class TensorRTLLM:
 
     async def score(self, request_id: str, tokens: list[int]) -> list[float]:
         parameters = self._library.SamplingParams(max_tokens=1, top_k=1, prompt_logprobs=0, detokenize=False)
-        found = await self._result(tokens, parameters)
-        told = found.outputs[0].prompt_logprobs
-        # Of the tokens after the first; what it says of the one that it made is left out.
-        return chosen(tokens[1:], told[: len(tokens) - 1])
+        result = await self._result(tokens, parameters)
+        logprobs = result.outputs[0].prompt_logprobs
+        # One entry for each token after the first; the entry of the generated token is left out.
+        return chosen(tokens[1:], logprobs[: len(tokens) - 1])
 
     async def _result(self, tokens: list[int], parameters: Any) -> Any:
         pending = self._engine.generate_async(tokens, parameters, streaming=False)
@@ -80,7 +81,7 @@ class TensorRTLLM:
         await self._engine.collective_rpc("kubealign_load", args=(str(file),))
 
     async def loaded(self) -> None:
-        # Also forgets the cached prefixes.
+        # Also drops the cached prefixes.
         await self._engine.collective_rpc("update_weights", args=(None,))
 
     async def release(self) -> None:

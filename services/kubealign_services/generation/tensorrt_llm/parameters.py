@@ -1,4 +1,4 @@
-"""What TensorRT-LLM is made with and asked, as keyword arguments; pure."""
+"""Keyword arguments for TensorRT-LLM's engine and requests. Pure."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,16 @@ from kubealign.spec.engines import BetweenPhases, TensorRTLLMEngine
 from kubealign.spec.precision import Precision
 from kubealign_services.generation.contract import SamplingParameters
 
-#: What TensorRT-LLM is told to mix into its workers.
+#: Import path of the class that TensorRT-LLM mixes into its workers.
 WORKER = "kubealign_services.generation.tensorrt_llm.worker.WeightLoading"
 
 _DTYPES = {Precision.FLOAT32: "float32", Precision.BFLOAT16: "bfloat16"}
 
 
 def engine_arguments(folder: Path, spec: TensorRTLLMEngine, context: int) -> dict[str, Any]:
-    """Of TensorRT-LLM's LLM, less its KV cache. The weights come by refit, so that none are read."""
+    """Build keyword arguments of TensorRT-LLM's LLM, without its KV cache. Weights arrive by refit, so none
+    are read.
+    """
     return {
         "model": str(folder),
         "tokenizer": str(folder),
@@ -30,17 +32,21 @@ def engine_arguments(folder: Path, spec: TensorRTLLMEngine, context: int) -> dic
 
 
 def cache_arguments(spec: TensorRTLLMEngine) -> dict[str, Any]:
-    """Of its KvCacheConfig."""
+    """Build keyword arguments of TensorRT-LLM's KvCacheConfig."""
     return {"free_gpu_memory_fraction": spec.cache_share, "enable_block_reuse": True}
 
 
 def frees_memory(spec: TensorRTLLMEngine) -> bool:
+    """Return True where the engine releases its memory between phases."""
     return spec.between_phases is BetweenPhases.FREED
 
 
 def sampling_arguments(sampling: SamplingParameters, seed: int, ends: list[int]) -> dict[str, Any]:
-    """Of its SamplingParams, for one response. What ends it stays among its tokens. Greedy is top-k of 1: a
-    temperature of 0 is not taken."""
+    """Build keyword arguments of TensorRT-LLM's SamplingParams for one response.
+
+    The token or string that ends the response stays among its tokens. Greedy sampling is top-k of 1,
+    because a temperature of 0 is rejected.
+    """
     greedy = sampling.temperature == 0
     return {
         "n": 1,
@@ -51,7 +57,7 @@ def sampling_arguments(sampling: SamplingParameters, seed: int, ends: list[int])
         "top_p": None if greedy or sampling.top_p == 1 else sampling.top_p,
         "seed": seed & 0x7FFFFFFFFFFFFFFF,
         "stop": list(sampling.stop) or None,
-        # -1: none of its own. The ends are ours.
+        # -1 disables its own end token; end tokens are passed by this code.
         "end_id": -1,
         "stop_token_ids": ends or None,
         "include_stop_str_in_output": True,

@@ -1,7 +1,7 @@
-"""An adapter merged into a model's weights, anew for each version and always from the same base.
+"""Merges an adapter into a model's weights, anew for each version and always from the same base.
 
-Only the matrices that are adapted are kept a second time, as they were: nothing drifts, however many versions
-come. The base's own memory is never written to: on a CPU it may be shared with other processes.
+Only the adapted matrices are kept a second time, unmodified: nothing drifts, however many versions arrive.
+The base's own memory is never written to: on a CPU it may be shared with other processes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,29 +23,35 @@ class _Adapted:
 
 
 class AdaptedWeights:
-    """The adapted layers of a model that otherwise holds its base."""
+    """The adapted layers of a model whose other layers hold the base weights."""
 
     def __init__(
         self, model: torch.nn.Module, norms: Callable[[str, Tensor], Tensor] = lambda layer, v: row_norms(v)
     ) -> None:
-        """norms: (layer, V [outputs, inputs]) -> the norm of each output's inputs, for DoRA."""
+        """Create the merger without an adapter.
+
+        Args:
+            norms: Maps (layer, V [outputs, inputs]) to the norm of each output's inputs, for DoRA.
+        """
         self._model = model
         self._norms = norms
         self._layers: dict[str, _Adapted] = {}
 
     def bases(self) -> Iterator[Tensor]:
-        """The matrices that are kept a second time."""
+        """Return the matrices that are kept a second time."""
         return (layer.base for layer in self._layers.values())
 
     def forget(self) -> None:
-        """The model's weights are about to become another base."""
+        """Drop the adapter: the model's weights are about to be replaced."""
         self._layers.clear()
 
     @torch.no_grad()
     def take(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
-        """Replace the adapter by this one, in place. Raises ValueError for a layer that the model does not
-        have, shapes that are not the layer's, or a layer of the adapter before that did not come; in
-        which case nothing was merged."""
+        """Replace the adapter in place.
+
+        Raises ValueError for a layer that the model does not have, shapes that do not match the layer, or
+        a missing layer of the earlier adapter; nothing has been merged then.
+        """
         for name, adapter in self.fitting(tensors).items():
             layer = self._layers[name]
             device = layer.base.device
@@ -60,7 +66,7 @@ class AdaptedWeights:
             layer.weight.copy_(merged)
 
     def fitting(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, LowRank]:
-        """The adapter by layer, once it is known to fit. Raises as `take`; nothing has been merged then."""
+        """Validate an adapter and return it by layer. Raises the errors of `merge`; merges nothing."""
         adapters = by_layer(tensors)
         missing = self._layers.keys() - adapters.keys()
         if missing:
@@ -75,13 +81,13 @@ class AdaptedWeights:
         layer = self._layers[name]
         outputs, inputs = layer.base.T.shape if layer.transposed else layer.base.shape
         rank = adapter.down.shape[0]
-        wanted = [(rank, inputs), (outputs, rank), (outputs,)]
+        expected_shapes = [(rank, inputs), (outputs, rank), (outputs,)]
         parts = [adapter.down, adapter.up] + ([] if adapter.magnitude is None else [adapter.magnitude])
-        for part, shape in zip(parts, wanted, strict=False):
+        for part, shape in zip(parts, expected_shapes, strict=False):
             if part.shape != shape:
                 raise ValueError(
                     f"adapter: a part of {name} has the shape {list(part.shape)}, "
-                    f"the layer wants {list(shape)}"
+                    f"the layer needs {list(shape)}"
                 )
 
     def _find(self, name: str) -> _Adapted:
@@ -92,6 +98,6 @@ class AdaptedWeights:
         if not isinstance(module, torch.nn.Linear | Conv1D):
             raise ValueError(f"adapter: the model has no linear layer {name!r}")
         weight = module.weight
-        # An accelerator's weight stays where it is: what was recorded of it holds the address.
+        # An accelerator's weight keeps its memory: recorded CUDA graphs contain its address.
         base = weight.data if weight.device.type == "cpu" else weight.detach().clone()
         return _Adapted(weight, base, isinstance(module, Conv1D))

@@ -1,4 +1,6 @@
-"""Who enters: first come, first served, as far as rows, pages and the tokens of a pass go."""
+"""Admission of waiting entries: first come, first served, within the limits of rows, pages and prefill
+tokens.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,12 +15,12 @@ from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 
 @dataclass(frozen=True)
 class Part:
-    """What the next pass does for an entry: it computes the tokens `start` to `end` - 1 of its text, and then
-    `entering` of its samples draw a token.
+    """Work of the next pass for an entry: computes the tokens `start` to `end` - 1 of its text, then
+    `entering` samples draw a token.
 
-    shared_last: the last page of the text. own: where that is not full, a page for each of them in its place.
-    The last of them takes that one itself, where the entry `gives` it: nobody else needs it, or there is no
-    other page.
+    shared_last: the last page of the text. own: where that page is not full, a copy of it for each
+    starting sample. The last sample takes the page itself where the entry `gives` it: no other sample
+    needs the page, or no other page is left.
     """
 
     entry: Entry
@@ -33,11 +35,16 @@ class Part:
 def admit(
     line: Iterable[Entry], cache: PageCache, running: int, rows: int, prefill_tokens: int
 ) -> list[Part]:
-    """Parts for the oldest entries, in order; `prefill_tokens` bounds the tokens of all together.
+    """Return chunks for the oldest entries, in order; `prefill_tokens` limits the tokens of all chunks
+    together.
 
-    running: sequences that run; rows: how many more may. Entries get their pages, and are `done` as far as
-    the parts go: the pass must follow. Whoever is older than all that hold pages gets what it needs, so that
-    nobody waits for ever; else some pages stay free, one for each that runs, so that it is not stopped soon.
+    Entries get their pages, and their `computed_tokens` are advanced to the end of the chunks: the pass
+    must follow. An entry older than all that have pages gets all pages that it needs, so that no entry
+    starves; otherwise one page for each running sequence stays free, so that it is not preempted soon.
+
+    Args:
+        running: Number of running sequences.
+        rows: Number of sequences that may still start.
     """
     parts: list[Part] = []
     for entry in line:
@@ -66,16 +73,18 @@ def admit(
 
 
 def _begin(entry: Entry, cache: PageCache, running: int) -> bool:
-    """Give it the pages of its text, as far as they are known shared, if there is room."""
-    known = cache.find(entry.tokens)
-    missing = pages_for(len(entry.tokens)) - len(known)
-    # With one for the first token after it; alone it needs no more than it needs.
+    """Allocate the pages of an entry's text, shared as far as its prefix is cached. Return False where too
+    few are available.
+    """
+    cached = cache.find(entry.tokens)
+    missing = pages_for(len(entry.tokens)) - len(cached)
+    # One page is for the first token after the text; a sequence that is alone needs no margin.
     margin = running + 1 if cache.used else 0
-    if missing + margin > cache.available - cache.resting(known):
+    if missing + margin > cache.available - cache.resting(cached):
         return False
-    cache.share(known)
-    entry.pages = np.concatenate((known, cache.take(missing)))
-    entry.done = len(known) * PAGE_TOKENS
+    cache.share(cached)
+    entry.pages = np.concatenate((cached, cache.take(missing)))
+    entry.done = len(cached) * PAGE_TOKENS
     return True
 
 
@@ -83,7 +92,7 @@ def _whole(entry: Entry, cache: PageCache, start: int, end: int, entering: int) 
     gives = entering == entry.remaining
     partial = len(entry.tokens) % PAGE_TOKENS != 0
     if entering and not gives and partial and not cache.available:
-        # Nobody runs, and no page is left: the one sample takes the page, and the text is computed again.
+        # Nothing runs and no page is left: one sample takes the page, and the others recompute the text.
         gives = True
     copies = entering - gives if partial else 0
     assert entry.pages is not None

@@ -1,7 +1,8 @@
-"""The attention of the engine: what a model's layers call, and the plans that say what one forward pass does.
+"""The engine's attention: the function that model layers call, and the plans that describe one forward pass.
 
-Tokens of all sequences lie one after another in one row, [1, tokens]; the plan of the pass knows which belong
-together, and where their keys and values lie. It reaches the layers through the model's keyword arguments.
+Tokens of all sequences are concatenated into one row, [1, tokens]; the plan of the pass knows which tokens
+belong together, and which pages hold their keys and values. It reaches the layers through the model's
+keyword arguments.
 """
 
 from dataclasses import dataclass, field
@@ -16,8 +17,8 @@ from kubealign_services.generation.torch_engine.cache import LayerShape
 
 ATTENTION = "kubealign_engine"
 
-# What layers hand over that does not change the result: the plan knows the positions, and nothing is dropped
-# in evaluation.
+# Arguments of layers that do not change the result: the plan knows the positions, and evaluation has no
+# dropout.
 HARMLESS = frozenset(
     {"dropout", "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states"}
     | {"return_dict", "position_embeddings", "logits_to_keep"}
@@ -25,11 +26,11 @@ HARMLESS = frozenset(
 
 
 class UnsupportedModel(ValueError):
-    """The model needs something that this engine does not compute; it says what."""
+    """The model needs a feature that this engine does not have; the message names it."""
 
 
 class AttentionPlan(Protocol):
-    """What the attention of one forward pass does."""
+    """Computes the attention of one forward pass."""
 
     def attend(
         self,
@@ -40,8 +41,14 @@ class AttentionPlan(Protocol):
         scaling: float | None,
         window: int | None,
     ) -> Tensor:
-        """queries [heads, tokens, width], keys and values [key heads, tokens, width] -> [tokens, heads, value
-        width]. window: a token sees itself and the window - 1 tokens before it; None: all before it."""
+        """Return [tokens, heads, value width].
+
+        Args:
+            queries: [heads, tokens, width].
+            keys: [key heads, tokens, width].
+            values: [key heads, tokens, value width].
+            window: A token sees itself and the window - 1 tokens before it; None: all tokens before it.
+        """
 
 
 def engine_attention(
@@ -56,12 +63,14 @@ def engine_attention(
     kubealign_plan: AttentionPlan | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
-    """Transformers' attention interface: query [1, heads, tokens, width], key and value [1, key heads,
-    tokens, width] -> ([1, tokens, heads, value width], None). Raises UnsupportedModel for an option that
-    would change the result."""
+    """Compute attention through transformers' attention interface.
+
+    query [1, heads, tokens, width], key and value [1, key heads, tokens, width] -> ([1, tokens, heads,
+    value width], None). Raises UnsupportedEngineModel for an option that would change the result.
+    """
     name = type(module).__name__
     if kubealign_plan is None:
-        raise UnsupportedModel(f"{name} does not hand its keyword arguments on to the attention function")
+        raise UnsupportedModel(f"{name} does not pass its keyword arguments on to the attention function")
     if attention_mask is not None or is_causal is False or not getattr(module, "is_causal", True):
         raise UnsupportedModel(f"{name} is not causal, or brings a mask of its own")
     for option, setting in options.items():
@@ -76,13 +85,15 @@ def engine_attention(
     return out[None], None
 
 
-# No mask function goes with it: without one, transformers makes no mask, and the plan makes what it needs.
+# No mask function is registered: transformers then builds no mask, and the plan builds the one it needs.
 AttentionInterface.register(ATTENTION, engine_attention)
 
 
 @dataclass(frozen=True)
 class LayerUse:
-    """What a layer asks of the attention: `heads` heads of queries over what it keeps, through its window."""
+    """Attention requirements of a layer: `heads` query heads over its cached keys and values, within its
+    window.
+    """
 
     heads: int
     kept: LayerShape
@@ -91,7 +102,7 @@ class LayerUse:
 
 @dataclass
 class ProbePlan:
-    """Attends to nothing; notes what each layer asks."""
+    """Records the requirements of each layer and returns zeros."""
 
     layers: dict[int, LayerUse] = field(default_factory=dict)
 
@@ -108,13 +119,13 @@ class ProbePlan:
             raise UnsupportedModel(f"layer_idx {layer} belongs to two attention layers")
         if queries.shape[0] % keys.shape[0]:
             raise UnsupportedModel(f"{queries.shape[0]} query heads cannot share {keys.shape[0]} key heads")
-        kept = LayerShape(keys.shape[0], keys.shape[2], values.shape[2])
-        self.layers[layer] = LayerUse(queries.shape[0], kept, window)
+        kv_shape = LayerShape(keys.shape[0], keys.shape[2], values.shape[2])
+        self.layers[layer] = LayerUse(queries.shape[0], kv_shape, window)
         return values.new_zeros(queries.shape[1], queries.shape[0], values.shape[2])
 
 
 class WholePlan:
-    """One whole sequence, attended to in itself: no page is read or written."""
+    """Attention of one complete sequence over itself: no page is read or written."""
 
     def attend(
         self,
@@ -140,6 +151,6 @@ class WholePlan:
 
 
 def _band(length: int, window: int, device: torch.device) -> Tensor:
-    """[length, length] bool: row q may look at column k where q - window < k <= q."""
+    """Return a bool mask [length, length]: row q sees column k where q - window < k <= q."""
     position = torch.arange(length, device=device)
     return (position <= position[:, None]) & (position > position[:, None] - window)

@@ -1,4 +1,4 @@
-"""One forward pass over the running rows and the parts of texts that enter."""
+"""Builds one forward pass from the running rows and the prefill chunks."""
 
 import numpy as np
 
@@ -8,17 +8,19 @@ from kubealign_services.generation.torch_engine.sequences import RunningRows
 
 
 def ragged(rows: RunningRows, parts: list[Part]) -> RaggedBatch | None:
-    """Logits are wanted after each running row, then after each text that is whole with this pass. None where
-    there is nothing to compute."""
+    """Build the batch of a pass, or None where nothing is to be computed.
+
+    Logits are requested after each running row, then after each text that this pass completes.
+    """
     parts = [part for part in parts if part.end > part.start]
     running = len(rows)
     tokens, positions, tables = rows.newest()
     ones = np.ones(running, np.int64)
-    places = np.arange(running)
+    row_indices = np.arange(running)
     if not parts:
-        return RaggedBatch(tokens, positions, ones, running, tables, places) if running else None
+        return RaggedBatch(tokens, positions, ones, running, tables, row_indices) if running else None
     lengths = np.array([part.end - part.start for part in parts], np.int64)
-    whole = np.array([part.end == len(part.entry.tokens) for part in parts])
+    is_complete = np.array([part.end == len(part.entry.tokens) for part in parts])
     ends = running + lengths.cumsum() - 1
     return RaggedBatch(
         tokens=np.concatenate((tokens, *(part.entry.tokens[part.start : part.end] for part in parts))),
@@ -26,14 +28,14 @@ def ragged(rows: RunningRows, parts: list[Part]) -> RaggedBatch | None:
         lengths=np.concatenate((ones, lengths)),
         decoding=running,
         tables=_stacked(tables, parts),
-        wanted=np.concatenate((places, ends[whole])),
+        wanted=np.concatenate((row_indices, ends[is_complete])),
     )
 
 
 def _stacked(
     running: np.ndarray[tuple[int, ...], np.dtype[np.int32]], parts: list[Part]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-    """The parts' pages under the running rows'."""
+    """Append the chunks' page tables to those of the running rows."""
     pages = [part.entry.pages for part in parts]
     most = max(running.shape[1], *(0 if each is None else len(each) for each in pages))
     tables = np.zeros((len(running) + len(parts), most), np.int32)

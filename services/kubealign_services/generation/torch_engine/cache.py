@@ -1,4 +1,4 @@
-"""Keys and values of all tokens that may be looked at, in pages."""
+"""Keys and values of cached tokens, stored in pages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +11,9 @@ from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What one attention layer keeps of a token: `heads` keys of `key_width` and values of `value_width`
-    numbers."""
+    """Shape of the cached state of one token in one attention layer: `heads` keys of `key_width` and values
+    of `value_width` numbers.
+    """
 
     heads: int
     key_width: int
@@ -20,10 +21,10 @@ class LayerShape:
 
 
 class PagedCache:
-    """By layer [pages, PAGE_TOKENS, heads, width]: a token's numbers lie together, one token after another,
-    so that what one sequence reads of a page is one stretch of memory.
+    """Tensors [pages, PAGE_TOKENS, heads, width] by layer: a token's numbers are contiguous, one token after
+    another, so a sequence reads one contiguous stretch of memory per page.
 
-    It starts empty and grows to what it is asked for; which page belongs to whom is not its business.
+    Starts empty and grows on request; the assignment of pages to sequences is made elsewhere.
     """
 
     def __init__(self, layers: Mapping[int, LayerShape], dtype: torch.dtype, device: torch.device) -> None:
@@ -44,12 +45,13 @@ class PagedCache:
         return sum(block[:0].shape[1:].numel() * block.element_size() for block in blocks)
 
     def token_numbers(self, layer: int) -> int:
-        """How many numbers the layer keeps of a token."""
+        """Return how many numbers the layer stores per token."""
         return sum(block.shape[2] * block.shape[3] for block in self.layer(layer))
 
     def reserve(self, pages: int) -> None:
-        """Have so many pages, if there are fewer. What is cached stays. Who asks knows the limit, and asks
-        for more than is needed now."""
+        """Grow to this number of pages. Cached contents are kept. The caller knows the limit, and asks for
+        more than it needs now.
+        """
         if pages <= self.pages:
             return
         # One layer at a time, so that old and new are both held for one layer only.
@@ -61,18 +63,18 @@ class PagedCache:
         self.pages = pages
 
     def clear(self) -> None:
-        """Forget everything and hold no memory, as at first."""
+        """Drop all contents and release the memory."""
         for blocks in (self._keys, self._values):
             for layer, old in blocks.items():
                 blocks[layer] = old.new_empty(0, *old.shape[1:])
         self.pages = 0
 
     def copy(self, sources: list[int], targets: list[int]) -> None:
-        """Whole pages. None may be both."""
+        """Copy whole pages. No page may be both source and target."""
         for blocks in (self._keys, self._values):
             for block in blocks.values():
                 block[targets] = block[sources]
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [pages, PAGE_TOKENS, heads, width], themselves."""
+        """Return the layer's key and value tensors [pages, PAGE_TOKENS, heads, width], not copies."""
         return self._keys[layer], self._values[layer]

@@ -1,4 +1,4 @@
-"""Which tokens end whose response, for all rows at once."""
+"""Sets of stop tokens for all rows at once."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ Numbers = NDArray[np.int64]
 
 
 class EndSets:
-    """Sets of token ids, each known by a number while some row has it."""
+    """Sets of token ids, each with a number for as long as any row uses it."""
 
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
@@ -19,7 +19,7 @@ class EndSets:
         self._sizes: Numbers = np.zeros(0, np.int64)
 
     def enter(self, ends: frozenset[int]) -> int:
-        """One more row has this set; its number."""
+        """Add one user to this set and return its number."""
         number = self._numbers.get(ends)
         if number is None:
             number = self._add(ends)
@@ -27,7 +27,7 @@ class EndSets:
         return number
 
     def leave(self, number: int) -> None:
-        """One row fewer has it."""
+        """Remove one user."""
         self._rows[number] -= 1
         ends = self._sets[number]
         if not self._rows[number] and ends is not None:
@@ -35,15 +35,15 @@ class EndSets:
             self._sets[number] = None
 
     def hit(self, numbers: Numbers, tokens: Numbers) -> NDArray[np.bool_]:
-        """Whether each row's token [n] is in its set."""
+        """Return, for each row [n], True where its token is in its set."""
         hits: NDArray[np.bool_] = self._hits[numbers, tokens]
         return hits
 
     def pairs(self, rows: Numbers, numbers: Numbers) -> tuple[Numbers, Numbers]:
-        """(rows, tokens): each of the rows [n] with each token of its set."""
+        """Return (rows, tokens): each of the rows [n] combined with each token of its set."""
         sizes = self._sizes[numbers]
-        there = np.arange(self._ids.shape[1]) < sizes[:, None]
-        return np.repeat(rows, sizes), self._ids[numbers][there]
+        is_present = np.arange(self._ids.shape[1]) < sizes[:, None]
+        return np.repeat(rows, sizes), self._ids[numbers][is_present]
 
     def _add(self, ends: frozenset[int]) -> int:
         if None in self._sets:
@@ -55,16 +55,16 @@ class EndSets:
             self._hits = np.concatenate((self._hits, np.zeros((1, self._vocabulary), np.bool_)))
             self._ids = np.concatenate((self._ids, np.zeros((1, self._ids.shape[1]), np.int64)))
             self._sizes = np.append(self._sizes, 0)
-        # No row can draw what the model has no logit for.
-        known = sorted(token for token in ends if 0 <= token < self._vocabulary)
-        if len(known) > self._ids.shape[1]:
-            wider = np.zeros((len(self._ids), len(known)), np.int64)
+        # No row can draw a token that the model has no logit for.
+        tokens = sorted(token for token in ends if 0 <= token < self._vocabulary)
+        if len(tokens) > self._ids.shape[1]:
+            wider = np.zeros((len(self._ids), len(tokens)), np.int64)
             wider[:, : self._ids.shape[1]] = self._ids
             self._ids = wider
         self._hits[number] = False
-        self._hits[number, known] = True
-        self._ids[number, : len(known)] = known
-        self._sizes[number] = len(known)
+        self._hits[number, tokens] = True
+        self._ids[number, : len(tokens)] = tokens
+        self._sizes[number] = len(tokens)
         self._numbers[ends] = number
         self._sets[number] = ends
         return number

@@ -1,5 +1,6 @@
-"""The rollout engine: requests join and leave at every step, and each step makes one token for all that
-run."""
+"""The rollout engine: requests join and leave at every step, and each step generates one token for all
+running sequences.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,11 +28,11 @@ from kubealign_services.generation.torch_engine.sequences import RunningRows
 
 NO_WEIGHTS = -1
 GIB = 2**30
-# Pages that nobody uses need not make room before they are this share of those in use, nor on a CPU before
-# they take so many bytes: there nothing else is set aside for keys and values.
+# Unused pages are evicted only when they exceed this share of the pages in use and, on a CPU, this number of
+# bytes: on a CPU no other memory is reserved for keys and values.
 SPARE = {"cuda": 1.0, "cpu": 0.25}
 ALWAYS_BYTES = 16 * 2**20
-# Storage grows by as much as there is, between so many pages.
+# Storage doubles, but grows by at least and at most these numbers of pages.
 FEWEST_PAGES, MOST_SPARE_PAGES = 32, 4096
 # Page numbers are int32.
 MOST_PAGES = 2**31 - 1
@@ -43,7 +44,7 @@ class NonFiniteLogits(ArithmeticError):
 
 
 class TorchEngine:
-    """A RolloutEngine. `version` is -1 until the first refit."""
+    """A RolloutEngine on PyTorch. `version` is -1 until the first refit."""
 
     def __init__(
         self,
@@ -52,7 +53,12 @@ class TorchEngine:
         spec: engine_spec.TorchEngine,
         ends: frozenset[int],
     ) -> None:
-        """passes: through the model, whoever makes them. ends: the token ids that end every response."""
+        """Create an engine over a model runner.
+
+        Args:
+            passes: Runs the forward passes, in this process or in several.
+            ends: Token ids that end every response.
+        """
         self.version = NO_WEIGHTS
         self._usable = False
         self._has_base = False
@@ -74,8 +80,14 @@ class TorchEngine:
 
     @classmethod
     def create(cls, folder: Path, spec: engine_spec.TorchEngine, shares_cores: bool = False) -> "TorchEngine":
-        """From a folder with a Hugging Face configuration and tokenizer, on the GPU if there is one. The
-        weights come by `refit`. shares_cores: as `LocalPasses`. Raises as `over`, and UnsupportedModel."""
+        """Create an engine from a folder with a Hugging Face configuration and tokenizer, on the GPU if there
+        is one.
+
+        Weights arrive by `refit`. Raises the errors of `with_runner`, and UnsupportedEngineModel.
+
+        Args:
+            shares_cores: See `LocalModelRunner`.
+        """
 
         def local(config: Any) -> LocalPasses:
             model = CausalModel(config, DTYPES[spec.precision], own_device())
@@ -87,8 +99,11 @@ class TorchEngine:
     def over(
         cls, folder: Path, spec: engine_spec.TorchEngine, make: Callable[[Any], Passes]
     ) -> "TorchEngine":
-        """With the passes that `make` makes of the folder's configuration, once the rest is known to fit.
-        Raises DataError (no tokenizer, or one that does not fit the model), OSError (a file is missing)."""
+        """Create an engine whose runner `make` builds from the folder's configuration, after all other
+        checks.
+
+        Raises DataError (no tokenizer, or one that does not fit the model), OSError (a file is missing).
+        """
         config = read_config(folder)
         tokenizer = load_tokenizer(folder, "rollout engine")
         check_vocabulary(config, tokenizer, f"rollout engine, {folder}")
@@ -96,7 +111,7 @@ class TorchEngine:
         return cls(make(config), tokenizer, spec, ends)
 
     def add(self, request: GenerationRequest) -> None:
-        """Queue it. Raises RequestRefused, also for the id of a request that the engine still has."""
+        """Queue a request. Raises RequestRefused, also for the id of a request that the engine still has."""
         check_request(request, self._passes.context, self._passes.vocabulary, self._unfinished)
         check_room(request, self._schedule.cache.limit, self._passes.page_bytes)
         self._unfinished[request.request_id] = len(request.seeds)
@@ -104,13 +119,16 @@ class TorchEngine:
 
     @torch.inference_mode()
     def abort(self, request_id: str) -> None:
-        """Forget it and free what it holds; a request that has ended, or never was, is none to forget."""
+        """Drop a request and free its resources. Does nothing for a request that has ended or never existed.
+        """
         if self._unfinished.pop(request_id, None) is not None:
             self._schedule.abort(request_id)
             self._rest_if_idle()
 
     def load(self) -> EngineLoad:
-        """running, waiting and free_sequences count samples; the tokens are totals since the start."""
+        """Return the load. running, waiting and free_sequences count samples; token counts are totals since
+        the start.
+        """
         schedule = self._schedule
         return EngineLoad(
             running=len(schedule.rows),
@@ -125,8 +143,12 @@ class TorchEngine:
 
     @torch.inference_mode()
     def step(self) -> list[GeneratedSample]:
-        """One token for every running sequence and for those that enter now. Returns those that ended; empty
-        when idle. Raises RuntimeError where the engine has no usable weights, NonFiniteLogits."""
+        """Generate one token for every running sequence, including those admitted now. Return the finished
+        samples.
+
+        Returns an empty list when idle. Raises RuntimeError where the engine has no usable weights,
+        NonFiniteLogits.
+        """
         if not self._schedule:
             return []
         self._require_weights()
@@ -137,7 +159,7 @@ class TorchEngine:
         except NonFiniteLogits:
             raise
         except BaseException:
-            # What was to be computed may not have been.
+            # The scheduled tokens may not have been computed.
             self._schedule.interrupt()
             raise
         for each in finished:
@@ -169,23 +191,25 @@ class TorchEngine:
         return self._schedule.made(tokens, behaviour, engine, self.version, self._text)
 
     def _logits(self, step: Step) -> Tensor | None:
-        """[vocabulary] for each running sequence and each that enters; None where there are none."""
+        """Return logits [rows, vocabulary] for the running sequences, then for the starting samples; None
+        where there are no rows.
+        """
         computed = None if step.batch is None else self._passes.run(step.batch)
         if not step.entries:
             return computed if step.running else None
         parts = []
-        place = step.running
-        if computed is not None and place:
-            parts.append(computed[:place])
+        position = step.running
+        if computed is not None and position:
+            parts.append(computed[:position])
         for entry, count, fresh in step.entries:
             if fresh:
                 assert computed is not None
-                after_text = computed[place : place + 1]
-                place += 1
+                after_text = computed[position : position + 1]
+                position += 1
             else:
                 assert entry.logits is not None
                 after_text = entry.logits
-            # A text whose samples have not all entered is kept with them.
+            # Logits are kept while some samples of the text have not started.
             entry.logits = after_text.clone() if entry.pages is not None else None
             parts.append(after_text.expand(count, -1))
         logits = torch.cat(parts)
@@ -198,7 +222,7 @@ class TorchEngine:
             self._passes.reserve(self._reserved)
 
     def _storage_gone(self) -> None:
-        """The cache was given back meanwhile: what lay in it is computed again."""
+        """Recompute all running sequences after the KV cache was released by an offload."""
         self._schedule.interrupt()
         self._schedule.cache.forget_storage()
         self._reserved = 0
@@ -206,10 +230,13 @@ class TorchEngine:
     def refit(
         self, tensors: Iterable[tuple[str, Tensor]], version: int, in_flight: InFlight = InFlight.DRAIN
     ) -> None:
-        """Take all weights by checkpoint name, in place, and flush the cache of prefixes. Requests that wait
-        stay and are made with them, those that run as `in_flight` says. Raises RuntimeError for Drain while
-        sequences run, ValueError for weights that do not fit: the engine then generates nothing until a
-        refit succeeds, and what ran is computed again."""
+        """Load all weights by checkpoint name, in place, and flush the prefix cache.
+
+        Waiting requests stay queued and are generated with the new weights, running ones continue as
+        `in_flight` specifies. Raises RuntimeError for Drain while sequences run, ValueError for weights
+        that do not fit: the engine then generates nothing until a refit succeeds, and running sequences
+        are recomputed.
+        """
         with self._renewed(version, in_flight):
             self._has_base = False
             self._passes.take(tensors)
@@ -222,8 +249,10 @@ class TorchEngine:
         version: int,
         in_flight: InFlight = InFlight.DRAIN,
     ) -> None:
-        """Merge an adapter into the weights of the last refit, which stay at hand where it changes them.
-        Raises as `refit` does, and RuntimeError before the first."""
+        """Merge an adapter into the weights of the last refit, of which the adapted matrices are kept.
+
+        Raises the errors of `refit`, and RuntimeError before the first refit.
+        """
         with self._renewed(version, in_flight):
             if not self._has_base:
                 raise RuntimeError("an adapter came before the weights that it is an adapter to")
@@ -251,9 +280,11 @@ class TorchEngine:
 
     @torch.inference_mode()
     def sequence_logprobs(self, tokens: list[int]) -> list[float]:
-        """Log-probabilities (temperature 1) of each token after the first, float32. Touches no running
-        sequence. Raises ValueError for fewer than two tokens, more than the context, or one outside the
-        vocabulary."""
+        """Return the log-probabilities (temperature 1) of each token after the first, in float32. Does not
+        affect running sequences.
+
+        Raises ValueError for fewer than two tokens, more than the context, or one outside the vocabulary.
+        """
         self._require_weights()
         if not 2 <= len(tokens) <= self._passes.context:
             raise ValueError(f"{len(tokens)} tokens: log-probabilities need 2 to {self._passes.context}")
@@ -282,7 +313,7 @@ class TorchEngine:
             raise RuntimeError("the engine has no usable weights: refit it first")
 
     def _text(self, tokens: Sequence[int]) -> str:
-        # Special tokens stay: what was sampled is what a reward sees, and a stop string may be one of them.
+        # Special tokens stay: a reward must see what was sampled, and a stop string may be a special token.
         text = self._tokenizer.decode(
             list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
@@ -290,12 +321,12 @@ class TorchEngine:
 
 
 def own_device() -> torch.device:
-    """The GPU, if there is one."""
+    """Return the GPU, if there is one, or else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def cache_pages(spec: engine_spec.OwnEngine, passes: Passes) -> int:
-    """Most pages that the engine may take. Raises ValueError where that is none."""
+    """Return the largest number of pages that the engine may allocate. Raises ValueError where it is zero."""
     if spec.cache_gib is None:
         room, field = spec.cache_share * free_bytes(passes.device), f"cacheShare {spec.cache_share}"
     else:
@@ -303,7 +334,7 @@ def cache_pages(spec: engine_spec.OwnEngine, passes: Passes) -> int:
     pages = int(room // passes.page_bytes)
     if not pages:
         raise ValueError(
-            f"rollout.engine: {field} is {int(room)} bytes, which must hold one page of keys and values at "
-            f"least, {passes.page_bytes} bytes"
+            f"rollout.engine: {field} is {int(room)} bytes, which must hold at least one page of keys and "
+            f"values, {passes.page_bytes} bytes"
         )
     return min(pages, MOST_PAGES)

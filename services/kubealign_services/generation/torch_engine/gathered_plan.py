@@ -1,4 +1,4 @@
-"""Attention over pages by gathering them: any model, type and device, in torch's own operations."""
+"""Attention over pages by gathering them: for every model, dtype and device, in torch's own operations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from kubealign_services.generation.torch_engine.cache import PagedCache
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
 
 # Sequences are gathered together while the shortest has at least this share of the longest's tokens, or all
-# are short: more groups are more operations, fewer are more padding.
+# are short: more groups mean more operations, fewer groups more padding.
 LEAST_SHARE = 0.75
 SHORT = 64
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Sequences with as many new tokens each.
+    """Sequences with the same number of new tokens.
 
-    tokens: where those lie among the T of the pass, [sequences * length] int64. places: what they look at, in
-    the cache, [sequences, seen] int64; None: nothing but the new tokens, which are all that there are. mask
-    [sequences, 1, length, seen]: what is added to the scores; None: each token sees those before it.
+    tokens: their indices among the T tokens of the pass, int64 [sequences * length]. places: cache slots
+    that they read, int64 [sequences, seen]; None: only the new tokens, which are all tokens. mask
+    [sequences, 1, length, seen]: added to the scores; None: each token sees those before it.
     """
 
     length: int
@@ -34,12 +34,16 @@ class _Block:
 
 
 class GatheredPlan:
-    """An AttentionPlan of a RaggedBatch."""
+    """An EngineAttentionPlan for a RaggedBatch."""
 
     def __init__(
         self, batch: RaggedBatch, cache: PagedCache, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """dtype: of the queries."""
+        """Prepare the slots of a batch.
+
+        Args:
+            dtype: Dtype of the queries.
+        """
         self._cache = cache
         self._written = torch.from_numpy(written_places(batch)).to(device)
         self._rows = GatheredRows(batch, np.arange(len(batch.lengths)), dtype, device)
@@ -62,12 +66,17 @@ class GatheredPlan:
 
 
 class GatheredRows:
-    """Some sequences of a batch, once all new keys and values have been written."""
+    """Attention for some sequences of a batch, after all new keys and values have been written."""
 
     def __init__(
         self, batch: RaggedBatch, rows: NDArray[np.int64], dtype: torch.dtype, device: torch.device
     ) -> None:
-        """rows: of the batch's sequences, ascending. dtype: of the queries."""
+        """Select the sequences.
+
+        Args:
+            rows: Indices of the sequences in the batch, ascending.
+            dtype: Dtype of the queries.
+        """
         self._batch, self._rows = batch, rows
         self._dtype, self._device = dtype, device
         self._blocks: dict[int | None, list[_Block]] = {}
@@ -82,8 +91,11 @@ class GatheredRows:
         window: int | None,
         out: Tensor,
     ) -> None:
-        """As `AttentionPlan.attend`, into out [T, heads, value width] where the rows' tokens are. cached:
-        keys and values of the layer, [pages, PAGE_TOKENS, heads, width]."""
+        """Compute attention into out [T, heads, value width] at the tokens of the selected sequences.
+
+        Args:
+            cached: Keys and values of the layer, [pages, PAGE_TOKENS, heads, width].
+        """
         if window not in self._blocks:
             self._blocks[window] = list(_blocks(self._batch, self._rows, window, self._dtype, self._device))
         flat = [block.flatten(0, 1) for block in cached]
@@ -98,14 +110,16 @@ class GatheredRows:
 
 
 def written_places(batch: RaggedBatch) -> NDArray[np.int64]:
-    """Where each new token goes, as page * PAGE_TOKENS + place: [T] int64."""
+    """Return the slot of each new token, page * PAGE_TOKENS + offset: int64 [T]."""
     rows = np.repeat(np.arange(len(batch.lengths)), batch.lengths)
     pages = batch.tables[rows, batch.positions // PAGE_TOKENS].astype(np.int64)
     return pages * PAGE_TOKENS + batch.positions % PAGE_TOKENS
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
-    """[sequences, heads, length, width] all -> the same of the queries' heads and the values' width."""
+    """Compute attention over [sequences, heads, length, width]; the result has the queries' heads and the
+    values' width.
+    """
     sequences, heads, length, width = q.shape
     if length > 1:
         return scaled_dot_product_attention(
@@ -118,7 +132,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: fl
 
 
 def _together(states: Tensor, length: int) -> Tensor:
-    """[heads, sequences * length, width] -> [sequences, heads, length, width]."""
+    """Reshape [heads, sequences * length, width] to [sequences, heads, length, width]."""
     return states.view(states.shape[0], -1, length, states.shape[2]).transpose(0, 1)
 
 
@@ -130,8 +144,8 @@ def _blocks(
     device: torch.device,
 ) -> Iterator[_Block]:
     starts = np.cumsum(batch.lengths) - batch.lengths
-    for alike in _alike(batch.lengths[some], batch.contexts[some]):
-        rows = some[alike]
+    for similar in _alike(batch.lengths[some], batch.contexts[some]):
+        rows = some[similar]
         length = int(batch.lengths[rows[0]])
         tokens = (starts[rows, None] + np.arange(length)).ravel()
         contexts = batch.contexts[rows]
@@ -150,26 +164,29 @@ def _blocks(
 
 
 def _alike(lengths: NDArray[np.int64], contexts: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Rows of one length and of similar contexts together."""
+    """Yield groups of rows with the same length and similar context lengths."""
     order = np.lexsort((-contexts, lengths))
     first = 0
-    for place in range(1, len(order) + 1):
-        if place < len(order):
-            longest, row = order[first], order[place]
+    for index in range(1, len(order) + 1):
+        if index < len(order):
+            longest, row = order[first], order[index]
             near = contexts[row] >= LEAST_SHARE * contexts[longest] or contexts[longest] <= SHORT
-            # A prompt's first part looks at nothing in the cache, others do.
-            whole = (contexts[row] == lengths[row]) == (contexts[longest] == lengths[longest])
-            if lengths[row] == lengths[longest] and near and (whole or lengths[row] == 1):
+            # The first chunk of a prompt reads nothing from the cache, later chunks do.
+            same_kind = (contexts[row] == lengths[row]) == (contexts[longest] == lengths[longest])
+            if lengths[row] == lengths[longest] and near and (same_kind or lengths[row] == 1):
                 continue
-        yield order[first:place]
-        first = place
+        yield order[first:index]
+        first = index
 
 
 def _seen(
     tables: NDArray[np.int32], contexts: NDArray[np.int64], length: int, window: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """places [rows, seen] int64 that the new tokens look at, and which of those each may not: [rows, length,
-    seen]. A shorter row's last places are its last token again, so that nothing else is ever read."""
+    """Return the slots int64 [rows, seen] that the new tokens read, and a mask of hidden ones: [rows, length,
+    seen].
+
+    The last slots of a shorter row repeat its last token, so that no other slot is ever read.
+    """
     lowest = np.zeros_like(contexts) if window is None else np.maximum(0, contexts - length - window + 1)
     columns = lowest[:, None] + np.arange(int((contexts - lowest).max()))
     positions = np.minimum(columns, contexts[:, None] - 1)

@@ -1,4 +1,4 @@
-"""Who waits: groups that have not entered whole, and samples that had to give their pages back."""
+"""The wait queue: groups whose samples have not all started, and preempted samples."""
 
 import bisect
 from collections.abc import Iterator
@@ -16,8 +16,9 @@ from kubealign_services.generation.torch_engine.stops import StopStrings
 
 @dataclass
 class Group:
-    """A request on its way. arrival: its place among all requests. ends: the token ids that end its
-    responses."""
+    """A queued or running request. arrival: its number among all requests. ends: the token ids that end its
+    responses.
+    """
 
     request: GenerationRequest
     arrival: int
@@ -26,8 +27,9 @@ class Group:
 
 @dataclass
 class Sample:
-    """One sample of a group in the making. started: on the monotonic clock. stops: what follows its text,
-    where it has stop strings."""
+    """State of one sample of a group. started: time on the monotonic clock. stops: stop-string search over
+    its text, where it has stop strings.
+    """
 
     group: Group
     index: int
@@ -36,17 +38,18 @@ class Sample:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Its age: the smaller, the older."""
+        """Sort key by age; smaller is older."""
         return self.group.arrival, self.index
 
 
 @dataclass
 class Entry:
-    """A text after which the samples `first` to `end` - 1 of a group draw their next token; those before have
-    entered. It is the prompt; or of a `paused` sample, which is the only one, the prompt and its `response`.
+    """A text after which the samples `first` to `end` - 1 of a group draw their next token; earlier samples
+    have started.
 
-    pages: of the whole text, once there is room for it; the first `done` tokens are computed. logits
-    [vocabulary]: after the text, where it is computed and samples wait.
+    The text is the prompt or, for a `preempted` sample, which is the only one, the prompt and its
+    `response`. pages: of the whole text, once they are allocated; the first `computed_tokens` tokens are
+    computed. logits [vocabulary]: after the text, where it is computed and samples still wait.
     """
 
     group: Group
@@ -61,17 +64,17 @@ class Entry:
 
     @property
     def remaining(self) -> int:
-        """Samples that have not entered."""
+        """Number of samples that have not started."""
         return self.end - self.first
 
     @property
     def order(self) -> tuple[int, int]:
-        """The age of the sample that enters next."""
+        """Age key of the sample that starts next."""
         return self.group.arrival, self.first
 
 
 class WaitingLine:
-    """The oldest first, whenever they came into the line."""
+    """Queue of entries, oldest request first, independent of the time of insertion."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -80,25 +83,25 @@ class WaitingLine:
         return iter(self._entries)
 
     def insert(self, entry: Entry) -> None:
-        """At the place of its age."""
+        """Insert an entry by its age."""
         bisect.insort(self._entries, entry, key=lambda each: each.order)
 
     def drop(self, entries: list[Entry]) -> None:
-        """They wait no more."""
+        """Remove these entries."""
         gone = {id(entry) for entry in entries}
         self._entries = [entry for entry in self._entries if id(entry) not in gone]
 
     def of(self, request_id: str) -> list[Entry]:
-        """What waits of a request."""
+        """Return the entries of a request."""
         return [entry for entry in self._entries if entry.group.request.request_id == request_id]
 
     def clear(self) -> None:
         self._entries.clear()
 
     def samples(self) -> int:
-        """How many samples wait."""
+        """Return the number of waiting samples."""
         return sum(entry.remaining for entry in self._entries)
 
     def youngest_with_pages(self) -> Entry | None:
-        """Of those that hold pages."""
+        """Return the youngest entry that has pages, or None."""
         return next((entry for entry in reversed(self._entries) if entry.pages is not None), None)

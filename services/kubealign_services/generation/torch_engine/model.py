@@ -1,5 +1,6 @@
-"""A Hugging Face causal LM whose forward pass runs through the engine's attention, and what its folder says
-about it."""
+"""A Hugging Face causal LM whose forward pass uses the engine's attention, and the contents of its model
+folder.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,28 +25,34 @@ from kubealign_services.generation.torch_engine.attention import (
 )
 from kubealign_services.generation.torch_engine.cpu.quickened import Quickened
 
-# Rotary embeddings whose frequencies depend on the longest sequence of the batch: a sample would change with
-# its company.
+# Rotary embeddings whose frequencies depend on the longest sequence of the batch: a sample would depend on
+# the other sequences.
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention"})
 
 
 class CausalModel:
-    """The model, without weights until they are set, in evaluation mode.
+    """A causal LM in evaluation mode, with zero weights until they are loaded.
 
-    layers: what each attention layer asks. context: most tokens of a sequence. vocabulary:
+    layers: attention requirements by layer. context: largest number of tokens of a sequence. vocabulary:
     number of logits.
     """
 
     def __init__(self, config: Any, dtype: torch.dtype, device: torch.device) -> None:
-        """config: a transformers configuration. Raises UnsupportedModel."""
+        """Build the model.
+
+        Raises UnsupportedEngineModel.
+
+        Args:
+            config: A transformers configuration.
+        """
         text = config.get_text_config()
         _check_config(text)
         self.module = self._module(config, dtype, device)
-        # Making the model without initial values leaves out the ties too.
+        # Building the model without initial values skips the weight ties too.
         self.module.tie_weights()
         self.module.eval().requires_grad_(False)
-        # The probe runs on whatever is there: zeros, not leftovers that might be NaN.
+        # The probe runs before weights are loaded: on zeros, not on uninitialised memory that might be NaN.
         for weight in self.module.parameters():
             weight.zero_()
         self.device = device
@@ -59,13 +66,18 @@ class CausalModel:
             self._quickened = Quickened(self.module, windows, dtype, self._by_modules)
 
     def forward(self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None) -> Tensor:
-        """tokens, positions [t] int64 -> logits float32 [len(keep), vocabulary] of the tokens with the
-        indices `keep` (None: of all)."""
+        """Return logits float32 [len(keep), vocabulary] after the tokens with the indices `keep` (None: after
+        all tokens).
+
+        Args:
+            tokens: int64 [t].
+            positions: int64 [t].
+        """
         forward = self._by_modules if self._quickened is None else self._quickened.forward
         return forward(tokens, positions, plan, keep)
 
     def renewed(self) -> None:
-        """The weights are about to change: nothing that was made of them is used again."""
+        """Drop everything derived from the weights, which are about to change."""
         if self._quickened is not None:
             self._quickened.renewed()
 
@@ -83,7 +95,7 @@ class CausalModel:
         return logits
 
     def _module(self, config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-        """The module that this process runs, untied and without weights."""
+        """Build the module that this process runs, untied and without weights."""
         return self._made(config, dtype, device)
 
     @staticmethod
@@ -94,12 +106,14 @@ class CausalModel:
                 return make(config, dtype=dtype, attn_implementation=ATTENTION)
             except (ValueError, KeyError) as error:
                 raise UnsupportedModel(
-                    f"model type {config.model_type!r} does not go with the engine's attention: {error}"
+                    f"model type {config.model_type!r} does not work with the engine's attention: {error}"
                 ) from error
 
     @torch.inference_mode()
     def _probe(self, text: Any) -> dict[int, LayerUse]:
-        """One pass over two tokens shows whether every layer reaches our attention, and what it asks."""
+        """Run one pass over two tokens, which shows whether every layer calls the engine's attention, and
+        record its arguments.
+        """
         plan = ProbePlan()
         two = torch.arange(2, device=self.device)
         name = type(self.module).__name__
@@ -119,16 +133,16 @@ class CausalModel:
 
 
 def read_config(folder: Path) -> Any:
-    """The folder's config.json."""
+    """Read the folder's config.json."""
     return AutoConfig.from_pretrained(folder, local_files_only=True)
 
 
 def end_tokens(folder: Path, config: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The ids that end a response: generation_config.json's and the tokenizer's, or config.json's where
-    neither names one.
+    """Return the ids that end a response: those of generation_config.json and the tokenizer, or of
+    config.json where neither names one.
 
-    Raises ValueError for an id of generation_config.json that is an ordinary piece of text: a model made from
-    a configuration inherits its class's default, which would cut responses short.
+    Raises ValueError for an id of generation_config.json that is an ordinary piece of text: a model built
+    from a configuration inherits its class's default, which would cut responses short.
     """
     stated: set[int] = set()
     if (folder / "generation_config.json").is_file():
@@ -161,10 +175,10 @@ def _check_config(text: Any) -> None:
         )
     if getattr(text, "attention_chunk_size", None):
         raise UnsupportedModel(f"{kind} attends in chunks (attention_chunk_size {text.attention_chunk_size})")
-    other = sorted(set(getattr(text, "layer_types", None) or ()) - ATTENTION_LAYERS)
-    if other:
+    unsupported = sorted(set(getattr(text, "layer_types", None) or ()) - ATTENTION_LAYERS)
+    if unsupported:
         raise UnsupportedModel(
-            f"{kind} has layers of the types {other}; the engine has {sorted(ATTENTION_LAYERS)}"
+            f"{kind} has layers of the types {unsupported}; the engine has {sorted(ATTENTION_LAYERS)}"
         )
     rope = getattr(text, "rope_parameters", None) or {}
     # One set of parameters, or one for each type of layer.
@@ -177,7 +191,9 @@ def _check_config(text: Any) -> None:
 
 
 def _check_windows(text: Any, layers: dict[int, LayerUse], name: str) -> None:
-    """A window that the configuration states but a layer does not hand over would be silently ignored."""
+    """Raise UnsupportedEngineModel for a layer that does not pass on its configured window, which would be
+    silently ignored.
+    """
     types = getattr(text, "layer_types", None)
     stated = getattr(text, "sliding_window", None)
     for layer, use in layers.items():

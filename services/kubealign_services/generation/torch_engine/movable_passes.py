@@ -1,4 +1,4 @@
-"""Passes whose model and cache may leave the accelerator between two generations."""
+"""A model runner whose weights and KV cache can leave the accelerator between two generation phases."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,7 +10,8 @@ from kubealign_services.residence.swap import Swap, swapping
 
 
 class MovablePasses(LocalPasses):
-    """Passes of one process that shares its accelerator. `residence.contract.Movable`, while nothing runs."""
+    """Model runner of one process that shares its accelerator. Implements `Offloadable` while nothing runs.
+    """
 
     def __init__(self, model: CausalModel) -> None:
         super().__init__(model)
@@ -25,7 +26,7 @@ class MovablePasses(LocalPasses):
         super().adapt(tensors, scale)
 
     def offload(self) -> None:
-        """Give the accelerator's memory back: the weights rest in the host's, the cache is forgotten."""
+        """Release the accelerator's memory: weights move to host memory, the KV cache is dropped."""
         if isinstance(self._swap, Swap):
             self._cache.clear()
             if self._graphs is not None:
@@ -33,14 +34,14 @@ class MovablePasses(LocalPasses):
         self._swap.offload()
 
     def reload(self) -> None:
-        """Take it again, with the weights that were there."""
+        """Allocate the memory again, with the weights that were offloaded."""
         self._swap.reload()
 
     def reload_empty(self) -> None:
-        """Take it again, with room for all weights, which come now."""
+        """Allocate the memory again for weights that are all about to be loaded."""
         self._swap.reload_empty()
 
     def _tensors(self) -> Iterator[Tensor]:
-        """Buffers stay: they are small, and no refit would bring them."""
+        """Yield the offloaded tensors. Buffers stay: they are small, and a refit does not bring them."""
         yield from self.model.module.parameters()
         yield from self._adapted.bases()

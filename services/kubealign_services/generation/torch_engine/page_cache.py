@@ -1,4 +1,6 @@
-"""The pages of the engine: in use, or kept for whoever comes with the same beginning. Pure bookkeeping."""
+"""Page manager of the KV cache: pages in use, and unused pages kept for requests with the same prefix. Pure
+bookkeeping.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,21 +11,21 @@ from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 
 
 def pages_for(tokens: int) -> int:
-    """How many pages so many tokens take."""
+    """Return the number of pages for a number of tokens."""
     return -(-tokens // PAGE_TOKENS)
 
 
 class PageCache:
-    """Pages that nobody uses but whose text is known stay, until their room is needed: those that have rested
-    longest go first.
+    """Allocates pages and keeps unused pages with known text until their room is needed; evicts in
+    least-recently-used order.
 
-    limit: most pages at all. spare: pages that nobody uses may take this share of the most that were in use
-    at once before they have to make room; least: as many may always be there.
+    limit: largest number of pages. spare: unused pages are kept up to this share of the largest number
+    that was ever in use. least: this number of unused pages is always kept.
     """
 
     def __init__(self, limit: int, spare: float = 0.0, least: int = 0) -> None:
         self.limit = limit
-        # Grows whenever what is cached stops being true.
+        # Incremented whenever the cached contents become invalid.
         self.epoch = 0
         self._pool = PagePool(limit)
         self._prefixes = PrefixTable()
@@ -40,16 +42,16 @@ class PageCache:
 
     @property
     def used(self) -> int:
-        """Pages that sequences use."""
+        """Number of pages in use by sequences."""
         return self._pool.top - self._pool.free - len(self._resting)
 
     @property
     def available(self) -> int:
-        """Pages that can be taken, with all that rest."""
+        """Number of pages that can be allocated, including all unused pages."""
         return self.limit - self.used
 
     def take(self, count: int) -> Pages:
-        """Raises ValueError where fewer are available."""
+        """Allocate pages. Raises ValueError where fewer are available."""
         if count > self.available:
             raise ValueError(f"{count} pages asked, {self.available} available")
         self._most_used = max(self._most_used, self.used + count)
@@ -60,7 +62,7 @@ class PageCache:
         return self._pool.take(count)
 
     def _evict(self, count: int) -> None:
-        """So many of those that rest, or all."""
+        """Evict this number of unused pages, or all."""
         oldest = [page for page, _ in zip(self._resting, range(count), strict=False)]
         for page in oldest:
             del self._resting[page]
@@ -68,16 +70,16 @@ class PageCache:
         self._pool.give_back(oldest)
 
     def share(self, pages: Pages) -> None:
-        """One more sequence uses them."""
+        """Add one user to the pages."""
         for page in pages[self._pool.uses(pages) == 0].tolist():
             del self._resting[page]
         self._pool.share(pages)
         self._most_used = max(self._most_used, self.used)
 
     def release(self, pages: Pages) -> None:
-        """One sequence, whose pages these are in order, uses them no more."""
+        """Remove one user, whose pages these are in order."""
         freed = []
-        # From the end, so that what stands before a page always rests shorter than the page itself.
+        # From the end, so that a page is always evicted before the pages of its prefix.
         for page in self._pool.release(pages)[::-1].tolist():
             if page in self._prefixes:
                 self._resting[page] = None
@@ -86,28 +88,30 @@ class PageCache:
         self._pool.give_back(freed)
 
     def find(self, tokens: NDArray[np.int64]) -> Pages:
-        """Pages of the longest known beginning that leaves a token to compute. They may be resting: `share`
-        them before anything is taken."""
+        """Return the pages of the longest cached prefix that leaves at least one token to compute.
+
+        The pages may be unused: `share` them before any page is allocated.
+        """
         most = (len(tokens) - 1) // PAGE_TOKENS
         return np.array(self._prefixes.find(tokens, most), np.int32)
 
     def resting(self, pages: Pages) -> int:
-        """How many of them nobody uses."""
+        """Return the number of these pages that are unused."""
         return int((self._pool.uses(pages) == 0).sum())
 
     def know(self, tokens: NDArray[np.int64], pages: Pages) -> None:
-        """The first pages hold these tokens, as far as they fill them."""
+        """Register the tokens that the first full pages hold."""
         self._prefixes.know(tokens, pages[: len(tokens) // PAGE_TOKENS].tolist())
 
     def flush(self) -> None:
-        """Nothing that is cached is true for those that come. Who uses pages keeps them."""
+        """Make all cached contents invisible to new requests. Pages in use stay in use."""
         self.epoch += 1
         self._prefixes.clear()
         self._pool.give_back(list(self._resting))
         self._resting.clear()
 
     def forget_storage(self) -> None:
-        """The storage is gone. Nobody uses a page."""
+        """Reset after the storage was released. No page may be in use."""
         assert not self.used
         self.flush()
         self._pool = PagePool(self.limit)

@@ -1,4 +1,4 @@
-"""The numbers of pages, and how many sequences use each. Pure: the passes alone know what lies in them."""
+"""Page numbers and their reference counts. Pure: only the model runner accesses the contents of pages."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,9 +7,9 @@ Pages = NDArray[np.int32]
 
 
 class PagePool:
-    """Numbers from 0 to `limit` - 1. Each one is new (never given out), used, or free (given back).
+    """Page numbers from 0 to `limit` - 1. Each page is new (never allocated), in use, or free (returned).
 
-    top: numbers below it have been given out at some time, and so have storage.
+    top: all pages below this number have been allocated at some time, and so have storage.
     """
 
     def __init__(self, limit: int) -> None:
@@ -20,17 +20,19 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """Pages with storage that nobody has."""
+        """Number of free pages with storage."""
         return len(self._free)
 
     def uses(self, pages: Pages) -> Pages:
-        """How many use each of them."""
+        """Return the reference count of each page."""
         counts: Pages = self._uses[pages]
         return counts
 
     def take(self, count: int) -> Pages:
-        """So many pages, each with one user; new ones only when the free ones are gone. Raises ValueError
-        where there are not so many."""
+        """Allocate pages, each with one reference; new pages only when no free page is left.
+
+        Raises ValueError where too few pages are left.
+        """
         if count > self.free + self.limit - self.top:
             raise ValueError(f"{count} pages asked of {self.free} free ones and {self.limit - self.top} new")
         # An empty slice from the end would be the whole list.
@@ -45,16 +47,19 @@ class PagePool:
         return pages
 
     def share(self, pages: Pages) -> None:
-        """Each has one user more; no page comes twice."""
+        """Add one reference to each page; the pages are distinct."""
         self._uses[pages] += 1
 
     def release(self, pages: Pages) -> Pages:
-        """Each has one user fewer; no page comes twice. Returns those that nobody uses now, in the same
-        order: they are free when `give_back` has them."""
+        """Remove one reference from each page; the pages are distinct.
+
+        Returns the pages without references, in the same order: they become free when passed to
+        `return_pages`.
+        """
         self._uses[pages] -= 1
         unused: Pages = pages[self._uses[pages] == 0]
         return unused
 
     def give_back(self, pages: list[int]) -> None:
-        """They are free."""
+        """Mark the pages as free."""
         self._free.extend(pages)

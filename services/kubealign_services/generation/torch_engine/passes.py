@@ -1,7 +1,7 @@
-"""What the engine asks of the model and its cache, one forward pass at a time.
+"""Model runner: executes the engine's forward passes over the model and its KV cache, one at a time.
 
-The engine decides which sequences run and which token comes next; here is computed, and nothing is decided.
-So the same passes can be made by several processes that each hold a slice of the model.
+The engine decides which sequences run and which token comes next; a runner only computes. The same passes
+can therefore be executed by several processes, each with a slice of the model.
 """
 
 from collections.abc import Iterable
@@ -25,10 +25,10 @@ from kubealign_services.generation.torch_engine.weights import CheckpointWeights
 
 
 class Passes(Protocol):
-    """The model, its cache and its weights. One thread calls it, in inference mode.
+    """The model, its KV cache and its weights. One thread calls it, in inference mode.
 
-    context: most tokens of a sequence. vocabulary: number of logits. device: where logits are. page_bytes:
-    of one page over all layers, on this process.
+    context: largest number of tokens of a sequence. vocabulary: number of logits. device: device of the
+    logits. page_bytes: bytes of one page over all layers, in this process.
     """
 
     context: int
@@ -38,35 +38,39 @@ class Passes(Protocol):
 
     @property
     def pages(self) -> int:
-        """How many there are. Fewer than were reserved, where the cache was given back meanwhile."""
+        """Number of allocated pages. Fewer than were reserved, where the cache has been released since."""
 
     def reserve(self, pages: int) -> None:
-        """Have so many pages, numbered from 0; what is cached stays."""
+        """Allocate pages numbered from 0; cached contents are kept."""
 
     def run(self, batch: RaggedBatch) -> Tensor:
-        """Logits [w, vocabulary] float32 after the tokens that are wanted."""
+        """Return logits float32 [w, vocabulary] after the tokens at `batch.logit_indices`."""
 
     def copy(self, sources: list[int], targets: list[int]) -> None:
-        """Whole pages. None may be both."""
+        """Copy whole pages. No page may be both source and target."""
 
     def score(self, tokens: list[int]) -> Tensor:
-        """Logits [tokens, vocabulary] float32 after each token of one sequence. Touches no page."""
+        """Return logits float32 [tokens, vocabulary] after each token of one sequence. Uses no page."""
 
     def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """All weights, as `CheckpointWeights.take`; an adapter is forgotten."""
+        """Load all weights; see `WeightLoader.load`. Drops the adapter."""
 
     def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
-        """An adapter, as `AdaptedWeights.take`."""
+        """Merge an adapter; see `MergedAdapter.merge`."""
 
     def rest(self) -> None:
-        """Nothing runs: no pass may come for a long time."""
+        """Note that nothing runs: the next pass may be far away."""
 
 
 class LocalPasses:
-    """Passes of one process."""
+    """Model runner of a single process."""
 
     def __init__(self, model: CausalModel, shares_cores: bool = False) -> None:
-        """shares_cores: other processes compute on this one's cores meanwhile."""
+        """Create the cache for a model.
+
+        Args:
+            shares_cores: Other processes compute on the same cores at the same time.
+        """
         self.context, self.vocabulary, self.device = model.context, model.vocabulary, model.device
         self.model = model
         self._weights = CheckpointWeights(model.module)
@@ -92,11 +96,11 @@ class LocalPasses:
         logits = None if self._graphs is None else self._graphs.run(batch)
         if logits is not None:
             return logits
-        tokens, positions, wanted = (
+        tokens, positions, indices = (
             torch.from_numpy(array).to(self.device) for array in (batch.tokens, batch.positions, batch.wanted)
         )
         with self._threads_for(len(tokens)):
-            return self.model.forward(tokens, positions, self._plan(batch), keep=wanted)
+            return self.model.forward(tokens, positions, self._plan(batch), keep=indices)
 
     def _plan(self, batch: RaggedBatch) -> AttentionPlan:
         if self.device.type == "cpu":
@@ -123,7 +127,7 @@ class LocalPasses:
         self._adapted.take(tensors, scale)
 
     def rest(self) -> None:
-        """There is nobody to tell."""
+        """Do nothing: no other process waits for this one."""
 
 
 def _as_they_are(_: int) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""Which page holds which text: full pages, known by their tokens and by all that stood before them."""
+"""Prefix tree of cached pages: full pages, found by their tokens and all tokens before them."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,16 +9,19 @@ from numpy.typing import NDArray
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 
 _ROOT = 0
-# Tokens are compared as the bytes of so many four-byte numbers.
+# A page's tokens are compared as bytes of four-byte numbers.
 _PAGE_BYTES = 4 * PAGE_TOKENS
 
-# The serial number of what stands before a page, and the page's own tokens.
+# The serial number of the parent page, and the page's own tokens.
 _Key = tuple[int, bytes]
 
 
 class PrefixTable:
-    """A tree whose nodes are pages. A node's key has its tokens themselves, and its parent's serial number,
-    which is never used again: two texts cannot be taken for one another."""
+    """A tree whose nodes are pages.
+
+    The key of a node has the tokens themselves and the serial number of its parent, which is never reused:
+    two texts cannot be confused.
+    """
 
     def __init__(self) -> None:
         self._pages: dict[_Key, int] = {}
@@ -30,48 +33,49 @@ class PrefixTable:
         return page in self._keys
 
     def find(self, tokens: NDArray[np.int64], most: int) -> list[int]:
-        """The pages of the longest known beginning of `tokens`, `most` of them at most."""
-        found = []
+        """Return the pages of the longest known prefix of `tokens`, at most `most` of them."""
+        pages = []
         serial = _ROOT
         for piece in _pieces(tokens, most):
             page = self._pages.get((serial, piece))
             if page is None:
                 break
-            found.append(page)
+            pages.append(page)
             serial = self._serials[page]
-        return found
+        return pages
 
     def know(self, tokens: NDArray[np.int64], pages: list[int]) -> None:
-        """pages hold the first tokens, each one full. Where a text is known already, the page that had it
-        stays the one that is found."""
+        """Register full pages, which hold the first tokens. Where a text is known already, its earlier page
+        is kept.
+        """
         serial = _ROOT
         for page, piece in zip(pages, _pieces(tokens, len(pages)), strict=True):
             key = (serial, piece)
-            known = self._pages.get(key)
-            if known is None:
-                # What stood before it was forgotten, and has come again under another number.
+            registered = self._pages.get(key)
+            if registered is None:
+                # The parent of this page was removed, and was registered again under another number.
                 self.forget(page)
                 self._pages[key] = page
                 self._keys[page] = key
                 self._serials[page] = next(self._next)
-                known = page
-            serial = self._serials[known]
+                registered = page
+            serial = self._serials[registered]
 
     def forget(self, page: int) -> None:
-        """It will hold something else. What stands after it is found no more."""
+        """Remove a page that will be overwritten. Pages after it in the text are not found any more."""
         key = self._keys.pop(page, None)
         if key is not None:
             del self._pages[key], self._serials[page]
 
     def clear(self) -> None:
-        """Forget all; no serial number comes again."""
+        """Remove all pages; serial numbers are still not reused."""
         self._pages.clear()
         self._keys.clear()
         self._serials.clear()
 
 
 def _pieces(tokens: NDArray[np.int64], most: int) -> Iterator[bytes]:
-    """The tokens of each full page, up to `most`."""
+    """Return the tokens of each full page, up to `most`, as bytes."""
     count = min(most, len(tokens) // PAGE_TOKENS)
     data = tokens[: count * PAGE_TOKENS].astype(np.int32).tobytes()
     return (data[at : at + _PAGE_BYTES] for at in range(0, len(data), _PAGE_BYTES))

@@ -1,4 +1,4 @@
-"""Which requests can be served at all."""
+"""Validation of requests: rejects those that can never be served."""
 
 import math
 from collections.abc import Container
@@ -8,8 +8,13 @@ from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS
 
 
 def check_request(request: GenerationRequest, context: int, vocabulary: int, present: Container[str]) -> None:
-    """context: most tokens of a sequence; vocabulary: number of ids; present: the requests that the engine
-    has. Raises RequestRefused, which names the request, the field, what it holds and what it may hold."""
+    """Raise RequestRefused, naming the request, the field, its value and the allowed values.
+
+    Args:
+        context: Largest number of tokens of a sequence.
+        vocabulary: Number of token ids.
+        present: Ids of the requests that the engine has.
+    """
 
     def refuse(why: str) -> RequestRefused:
         return RequestRefused(f"request {request.request_id!r}: {why}")
@@ -35,10 +40,13 @@ def check_request(request: GenerationRequest, context: int, vocabulary: int, pre
 
 
 def check_room(request: GenerationRequest, pages: int, page_bytes: int) -> None:
-    """pages: most of the cache, of `page_bytes` each. Raises RequestRefused for a request of which not one
-    sample fits, though nothing else ran."""
+    """Raise RequestRefused for a request of which not even one sample fits into the whole cache.
+
+    Args:
+        pages: Largest number of cache pages, of `page_bytes` each.
+    """
     prompt, most = len(request.prompt_tokens), request.sampling.max_tokens
-    # The last token is drawn, and never looked at.
+    # The last token is sampled, but its keys and values are never needed.
     needed = -(-(prompt + most - 1) // PAGE_TOKENS)
     if needed > pages:
         raise RequestRefused(
@@ -53,7 +61,7 @@ def _gib(count: int) -> str:
 
 
 def _sampling(sampling: SamplingParameters, vocabulary: int) -> str | None:
-    """What is wrong with it, if anything."""
+    """Return the error in the sampling parameters, or None."""
     if sampling.max_tokens < 1:
         return f"max_tokens is {sampling.max_tokens}; it must be at least 1"
     if not 0 <= sampling.min_tokens <= sampling.max_tokens:

@@ -1,4 +1,4 @@
-"""What the running sequences have made, as arrays that grow."""
+"""Growing arrays with the tokens and log-probabilities of the running sequences."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ _FIRST_COLUMNS = 64
 
 @dataclass(frozen=True)
 class Response:
-    """One response so far, all [made]: tokens and versions int32, log-probabilities float32."""
+    """An unfinished response; all arrays are [n]: tokens and versions int32, log-probabilities float32."""
 
     tokens: NDArray[np.int32]
     behaviour_logprobs: NDArray[np.float32]
@@ -20,7 +20,7 @@ class Response:
 
 
 class Responses:
-    """Of all rows, [rows, columns]: place j of row i is the j-th token of its response."""
+    """The responses of all rows, [rows, columns]: column j of row i is the j-th token of its response."""
 
     def __init__(self, rows: int) -> None:
         self._tokens = np.zeros((rows, _FIRST_COLUMNS), np.int32)
@@ -36,7 +36,7 @@ class Responses:
         engine_logprobs: NDArray[np.float32],
         version: int,
     ) -> None:
-        """One token for each of the first n rows, which have `made` [n] already."""
+        """Append one token to each of the first n rows, which have `made` [n] tokens already."""
         if len(made):
             self._hold(int(made.max()) + 1)
         rows = np.arange(len(made))
@@ -46,7 +46,7 @@ class Responses:
         self._versions[rows, made] = version
 
     def of(self, row: int, made: int) -> Response:
-        """A copy of a row's first `made` tokens."""
+        """Return a copy of a row's first `made` tokens."""
         return Response(
             self._tokens[row, :made].copy(),
             self._behaviour[row, :made].copy(),
@@ -55,30 +55,30 @@ class Responses:
         )
 
     def tokens(self, row: int, made: int) -> NDArray[np.int32]:
-        """A view of them."""
+        """Return a view of a row's first `made` tokens."""
         tokens: NDArray[np.int32] = self._tokens[row, :made]
         return tokens
 
     def put(self, row: int, response: Response) -> None:
-        """The row goes on with this response."""
-        made = len(response.tokens)
-        self._hold(made)
-        self._tokens[row, :made] = response.tokens
-        self._behaviour[row, :made] = response.behaviour_logprobs
-        self._engine[row, :made] = response.engine_logprobs
-        self._versions[row, :made] = response.versions
+        """Set the response with which the row continues."""
+        count = len(response.tokens)
+        self._hold(count)
+        self._tokens[row, :count] = response.tokens
+        self._behaviour[row, :count] = response.behaviour_logprobs
+        self._engine[row, :count] = response.engine_logprobs
+        self._versions[row, :count] = response.versions
 
     def move(self, source: int, target: int, made: int) -> None:
-        """The source row's response becomes the target's."""
+        """Copy the source row's response to the target row."""
         for block in (self._tokens, self._behaviour, self._engine, self._versions):
             block[target, :made] = block[source, :made]
 
     def _hold(self, columns: int) -> None:
-        """Have at least so many."""
-        there = self._tokens.shape[1]
-        if columns <= there:
+        """Grow to at least this number of columns."""
+        present = self._tokens.shape[1]
+        if columns <= present:
             return
-        more = ((0, 0), (0, max(columns, 2 * there) - there))
+        more = ((0, 0), (0, max(columns, 2 * present) - present))
         self._tokens = np.pad(self._tokens, more)
         self._behaviour = np.pad(self._behaviour, more)
         self._engine = np.pad(self._engine, more)

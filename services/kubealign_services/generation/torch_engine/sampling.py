@@ -1,4 +1,4 @@
-"""Choosing the next token of every sequence in one pass over the batch."""
+"""Samples the next token of every sequence in one pass over the batch."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ from kubealign_services.generation.torch_engine.cpu.workers import THREADS, even
 
 @dataclass(frozen=True)
 class Choice:
-    """How each of n sequences samples its next token, all [n] on the logits' device.
+    """Sampling settings for the next token of n sequences, all [n] on the logits' device.
 
-    temperature float32 (0: greedy), top_k int64 (0: off), top_p float64 (1: off), uniform float64 in [0, 1).
-    truncated: whether any row has top_k or top_p. greedy: whether any row is greedy.
-    forbidden: (rows, tokens) int64 pairs that may not be chosen, or None.
+    temperature float32 (0: greedy), top_k int64 (0: off), top_p float64 (1: off), uniform float64 in [0,
+    1). truncated: any row has top_k or top_p. greedy: any row is greedy. forbidden: (rows, tokens) int64
+    pairs that may not be sampled, or None.
     """
 
     temperature: Tensor
@@ -28,11 +28,11 @@ class Choice:
     forbidden: tuple[Tensor, Tensor] | None = None
 
     def of(self, rows: Tensor) -> "Choice":
-        """That of some rows [m] int64, ascending."""
+        """Return the settings of some rows [m] int64, ascending."""
         forbidden = self.forbidden
         if forbidden is not None:
-            kept = torch.isin(forbidden[0], rows)
-            forbidden = (torch.searchsorted(rows, forbidden[0][kept]), forbidden[1][kept])
+            selected = torch.isin(forbidden[0], rows)
+            forbidden = (torch.searchsorted(rows, forbidden[0][selected]), forbidden[1][selected])
         return Choice(
             temperature=self.temperature[rows],
             top_k=self.top_k[rows],
@@ -46,7 +46,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Sampled:
-    """tokens [n] int64; behaviour_logprobs and engine_logprobs [n] float32, as in GeneratedSample."""
+    """Sampled tokens [n] int64; behaviour_logprobs and engine_logprobs [n] float32, defined as in
+    GeneratedSample.
+    """
 
     tokens: Tensor
     behaviour_logprobs: Tensor
@@ -54,10 +56,10 @@ class Sampled:
 
 
 def sample(logits: Tensor, choice: Choice) -> Sampled:
-    """One token for each row of logits [n, vocabulary] float32.
+    """Sample one token for each row of logits [n, vocabulary] float32.
 
-    A row's token is the inverse of its cumulative distribution, in the order of the vocabulary, at its
-    uniform number: it depends on the row alone. A greedy row's behaviour distribution is a point, so its
+    A row's token is the inverse of its cumulative distribution, in vocabulary order, at its uniform
+    number, and so depends on the row alone. The behaviour distribution of a greedy row is a point, so its
     log-probability is 0.
     """
     if logits.device.type != "cpu":
@@ -73,7 +75,7 @@ def sample(logits: Tensor, choice: Choice) -> Sampled:
 
 
 def drawn(logits: Tensor, choice: Choice) -> Sampled:
-    """Of a CPU, as if no row were truncated."""
+    """Sample on a CPU by the compiled kernel, ignoring truncation."""
     rows = len(logits)
     starts, forbidden = np.zeros(rows + 1, np.int64), np.zeros(0, np.int64)
     if choice.forbidden is not None:
@@ -96,7 +98,7 @@ def drawn(logits: Tensor, choice: Choice) -> Sampled:
 
 
 def sample_by_torch(logits: Tensor, choice: Choice) -> Sampled:
-    """`sample` in torch's operations, on any device."""
+    """Sample like `sample`, in torch's operations, on any device."""
     is_greedy = choice.temperature == 0
     temperature = torch.where(is_greedy, 1.0, choice.temperature)
     scaled = logits / temperature[:, None]
@@ -109,28 +111,28 @@ def sample_by_torch(logits: Tensor, choice: Choice) -> Sampled:
         allowed = allowed.index_copy(0, rows, truncate(allowed[rows], choice.top_k[rows], choice.top_p[rows]))
     behaviour = torch.log_softmax(allowed, dim=-1)
     cumulative = behaviour.double().exp_().cumsum(-1)
-    # To the right of equal values: a token of probability 0 is never taken. The last uniform number is 1 -
-    # 2^-52, so that the product stays below the total.
+    # To the right of equal values: a token of probability 0 is never sampled. The largest uniform number is
+    # 1 - 2^-52, so that the product stays below the total.
     threshold = choice.uniform * cumulative[:, -1]
     tokens = torch.searchsorted(cumulative, threshold[:, None], right=True)
-    # Only a row of NaN finds nothing; its log-probability then tells.
+    # Only a row with NaN has no match; its log-probability is then NaN too.
     tokens.clamp_(max=logits.shape[1] - 1)
     if choice.greedy:
         tokens = torch.where(is_greedy[:, None], allowed.argmax(-1, keepdim=True), tokens)
-    chosen = behaviour.gather(1, tokens)[:, 0]
+    chosen_logprobs = behaviour.gather(1, tokens)[:, 0]
     if choice.greedy:
-        chosen = torch.where(is_greedy, chosen * 0, chosen)
-    # Where nothing was cut off, both distributions are one.
+        chosen_logprobs = torch.where(is_greedy, chosen_logprobs * 0, chosen_logprobs)
+    # Without truncation the two distributions are the same.
     full = behaviour if allowed is scaled else torch.log_softmax(scaled, dim=-1)
-    return Sampled(tokens[:, 0], chosen, full.gather(1, tokens)[:, 0])
+    return Sampled(tokens[:, 0], chosen_logprobs, full.gather(1, tokens)[:, 0])
 
 
 def truncate(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Minus infinity for all but the `top_k` [n] likeliest tokens (0: all) and, of the distribution over
-    those, all but the fewest likeliest that hold `top_p` [n] together (Holtzman et al., "The curious case of
-    neural text degeneration", 2020).
+    """Set logits to minus infinity for all but the `top_k` [n] likeliest tokens (0: all) and, of the
+    distribution over those, all but the fewest likeliest that together hold `top_p` [n] (Holtzman et al.,
+    "The curious case of neural text degeneration", 2020).
 
-    logits [n, vocabulary]. Of equal tokens the lower id is the likelier; the likeliest always stays.
+    logits [n, vocabulary]. Of equal tokens the lower id ranks first; the likeliest token always stays.
     """
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[1], device=logits.device)

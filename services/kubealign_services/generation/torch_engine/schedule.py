@@ -1,4 +1,5 @@
-"""What each pass works on: who runs, who enters, who gives its pages back. No tensor is computed here."""
+"""Scheduler: decides for each pass which sequences run, start or give back their pages. Computes no tensor.
+"""
 
 import time
 from dataclasses import dataclass
@@ -18,12 +19,12 @@ from kubealign_services.generation.torch_engine.stops import StopStrings
 
 @dataclass(frozen=True)
 class Step:
-    """One pass, and what its logits are for.
+    """One pass, and the use of its logits.
 
-    batch: None where nothing is to be computed. The first `running` logits are the running rows'; then, in
-    the order of the rows, come those of `entries`: (entry, how many rows draw from the logits after its text,
-    whether they are computed in this pass; else the entry has them). sources, targets: pages to copy after
-    the pass.
+    batch: None where nothing is to be computed. The first `running` logits belong to the running rows;
+    then, in row order, those of `entries` follow: (entry, number of rows that draw from the logits after
+    its text, True where these are computed in this pass; otherwise the entry has them). sources, targets:
+    pages to copy after the pass.
     """
 
     batch: RaggedBatch | None
@@ -34,8 +35,9 @@ class Step:
 
 
 class Schedule:
-    """The samples of all requests, from the line over the rows to the end. rows, line, cache: to be looked
-    at."""
+    """The samples of all requests, from the wait queue over the running rows to their end. rows, queue and
+    cache are public for reading.
+    """
 
     def __init__(self, rows: RunningRows, cache: PageCache, max_sequences: int, prefill_tokens: int) -> None:
         self.rows = rows
@@ -49,24 +51,28 @@ class Schedule:
         self._arrivals = 0
 
     def __bool__(self) -> bool:
-        """Whether anybody runs or waits."""
+        """Return True while any sample runs or waits."""
         return bool(len(self.rows) or self.line.samples())
 
     @property
     def running(self) -> int:
-        """Samples that have begun, and not ended."""
+        """Number of samples that have started and not ended."""
         paused = sum(entry.paused is not None for entry in self.line)
         return len(self.rows) + paused
 
     def add(self, request: GenerationRequest, ends: frozenset[int]) -> None:
-        """ends: the token ids that end its responses."""
+        """Queue a request.
+
+        Args:
+            ends: Token ids that end its responses.
+        """
         group = Group(request, self._arrivals, ends)
         self._arrivals += 1
         tokens = np.array(request.prompt_tokens, np.int64)
         self.line.insert(Entry(group, tokens, 0, len(request.seeds)))
 
     def abort(self, request_id: str) -> None:
-        """Forget what there is of it."""
+        """Drop all samples of a request."""
         waiting = self.line.of(request_id)
         for entry in waiting:
             self._give_back(entry)
@@ -75,12 +81,16 @@ class Schedule:
         self._leave([row for row, each in samples if each.group.request.request_id == request_id])
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Drop all samples."""
         self.interrupt()
         self.line.clear()
 
     def next(self, decode: Decode) -> Step:
-        """The next pass, which must follow; where it fails, `interrupt`. decode: tokens -> text."""
+        """Return the next pass, which must be executed; where it fails, call `preempt_all`.
+
+        Args:
+            decode: Maps tokens to text.
+        """
         self._make_room()
         running = len(self.rows)
         free = self._max_sequences - running
@@ -112,28 +122,33 @@ class Schedule:
         version: int,
         decode: Decode,
     ) -> list[GeneratedSample]:
-        """What the rows drew, all [rows]. Returns the samples that ended."""
+        """Record the sampled tokens of the rows; all arrays are [rows]. Return the samples that ended."""
         ended = self.rows.append(tokens, behaviour_logprobs, engine_logprobs, version)
         samples = [self._finished(each, decode) for each in ended]
         self._leave([each.row for each in ended])
         return samples
 
     def interrupt(self) -> None:
-        """All give their pages back and are computed again, with what they have made."""
+        """Preempt all running samples: they release their pages and are recomputed with the tokens generated
+        so far.
+        """
         for row in range(len(self.rows)):
             self._pause(row)
         self._leave([*range(len(self.rows))])
         self.renew()
 
     def renew(self) -> None:
-        """The weights are others: who runs keeps its pages, and nobody else finds them."""
+        """Invalidate the cache after a weight change: running samples keep their pages, which no other sample
+        may share.
+        """
         for entry in self.line:
             self._give_back(entry)
         self.cache.flush()
 
     def _make_room(self) -> None:
-        """A page for each running row that needs one; where there are too few, the youngest gives back its
-        own."""
+        """Allocate a page for each running row that needs one; where too few are available, preempt the
+        youngest samples.
+        """
         while len(hungry := self.rows.hungry()) > self.cache.available:
             row = self.rows.youngest()
             entry = self.line.youngest_with_pages()
@@ -147,18 +162,18 @@ class Schedule:
         self.rows.feed(hungry, self.cache.take(len(hungry)))
 
     def _enter(self, part: Part, decode: Decode) -> None:
-        """Its samples take the next rows."""
+        """Start the chunk's samples in the next rows."""
         entry = part.entry
         assert entry.pages is not None
         length = len(entry.tokens)
         own = iter(part.own)
-        for place in range(part.entering):
+        for number in range(part.entering):
             pages = entry.pages
-            if not (part.gives and place == part.entering - 1):
+            if not (part.gives and number == part.entering - 1):
                 full = pages[: length // PAGE_TOKENS]
                 self.cache.share(full)
                 pages = np.concatenate((full, [next(own)])) if len(full) < len(pages) else full
-            sample = entry.paused or self._sample(entry.group, entry.first + place, decode)
+            sample = entry.paused or self._sample(entry.group, entry.first + number, decode)
             self.rows.enter(sample, entry.response, pages, length, self.cache.epoch)
         entry.first += part.entering
         if part.gives:
@@ -169,36 +184,38 @@ class Schedule:
         return Sample(group, index, time.monotonic(), StopStrings(decode, stop) if stop else None)
 
     def _pause(self, row: int) -> None:
-        """The row's sample waits; the row is to leave."""
+        """Queue the row's sample again; the caller removes the row."""
         sample = self.rows.samples[row]
         response = self.rows.responses.of(row, self.rows.made(row))
         tokens = np.concatenate((sample.group.request.prompt_tokens, response.tokens)).astype(np.int64)
         self.line.insert(Entry(sample.group, tokens, sample.index, sample.index + 1, sample, response))
 
     def _give_back(self, entry: Entry) -> None:
-        """The entry's pages; it is computed again."""
+        """Release the entry's pages; its text will be recomputed."""
         if entry.pages is not None:
             self.cache.release(entry.pages)
         entry.pages, entry.done, entry.logits = None, 0, None
 
     def _remember(self, row: int, made: int) -> None:
-        """Whoever begins as this row's prompt and first `made` tokens finds its pages."""
+        """Register the pages of the row's prompt and first `made` tokens, for later requests with the same
+        prefix.
+        """
         if self.rows.epoch(row) == self.cache.epoch:
-            # The newest token is in no page yet.
+            # The newest token has no cached keys and values yet.
             response = self.rows.responses.tokens(row, made)[:-1]
             prompt = self.rows.samples[row].group.request.prompt_tokens
             text = np.concatenate((prompt, response)).astype(np.int64)
             self.cache.know(text, self.rows.pages(row))
 
     def _finished(self, ended: Ended, decode: Decode) -> GeneratedSample:
-        row, made = ended.row, ended.made
-        self._remember(row, made)
+        row, count = ended.row, ended.made
+        self._remember(row, count)
         sample = self.rows.samples[row]
-        response = self.rows.responses.of(row, made)
+        response = self.rows.responses.of(row, count)
         tokens = response.tokens.tolist()
         text = ended.text
         if text is None:
-            # The token that ended it is no text.
+            # The end token is not part of the text.
             text = decode(tokens[:-1] if ended.finish is Finish.STOP else tokens)
         return GeneratedSample(
             request_id=sample.group.request.request_id,

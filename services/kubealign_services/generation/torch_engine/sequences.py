@@ -1,4 +1,4 @@
-"""The running sequences: row i of everything here is the i-th sequence of the next pass."""
+"""The running batch: row i of every array belongs to the i-th sequence of the next pass."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,14 +19,13 @@ from kubealign_services.generation.torch_engine.uniforms import uniforms
 
 Decode = Callable[[Sequence[int]], str]
 
-# A response is searched for its stop strings whenever it has so many tokens more: what is made too much costs
-# less than a search at every token.
+# Tokens between two searches for stop strings: the surplus tokens cost less than a search at every token.
 SEARCH_EVERY = 4
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The response of a row ends after `made` tokens. text: where it is known already."""
+    """A row whose response ends after `made` tokens. text: set where it is already known."""
 
     row: int
     finish: Finish
@@ -35,14 +34,14 @@ class Ended:
 
 
 class RunningRows:
-    """The running sequences and, as arrays [max_sequences], the numbers that each step needs of them."""
+    """The running sequences and, as arrays [max_sequences], the values that each step needs of them."""
 
     def __init__(self, max_sequences: int, most_pages: int, vocabulary: int, device: torch.device) -> None:
         self.samples: list[Sample] = []
         self.responses = Responses(max_sequences)
         self._device = device
         self._ends = EndSets(vocabulary)
-        # Pages [rows, most]; how many of them a row has; where its newest token stands.
+        # Pages [rows, most]; the number of pages of each row; the position of its newest token.
         self._tables = np.zeros((max_sequences, most_pages), np.int32)
         self._pages = np.zeros(max_sequences, np.int64)
         self._position = np.zeros(max_sequences, np.int64)
@@ -57,7 +56,7 @@ class RunningRows:
         self._temperature = np.zeros(max_sequences, np.float32)
         self._top_k = np.zeros(max_sequences, np.int64)
         self._top_p = np.zeros(max_sequences, np.float64)
-        # What of the choice stays while the rows are the same.
+        # Part of the sampling inputs that stays valid while the rows stay the same.
         self._settings: dict[str, Any] = {}
 
     def __len__(self) -> int:
@@ -66,12 +65,17 @@ class RunningRows:
     def enter(
         self, sample: Sample, response: Response | None, pages: Pages, positions: int, epoch: int
     ) -> None:
-        """The next row is this sample's, whose next token will stand at `positions`. epoch: of its pages."""
+        """Append a row for a sample.
+
+        Args:
+            positions: Position of the sample's next token.
+            epoch: Cache epoch of its pages.
+        """
         row = len(self)
         request, sampling = sample.group.request, sample.group.request.sampling
         self._tables[row, : len(pages)] = pages
         self._pages[row] = len(pages)
-        # `append` moves it on.
+        # `append` increments it.
         self._position[row] = positions - 1
         self._made[row] = 0 if response is None else len(response.tokens)
         self._max_tokens[row] = sampling.max_tokens
@@ -89,23 +93,23 @@ class RunningRows:
         self._settings.clear()
 
     def newest(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Pages]:
-        """The newest token of every row, its position, and the rows' tables, as views."""
+        """Return views of the newest token of every row, its position, and the rows' page tables."""
         n = len(self)
         most = int(self._position[:n].max()) // PAGE_TOKENS + 1 if n else 0
         return self._last[:n], self._position[:n], self._tables[:n, :most]
 
     def hungry(self) -> NDArray[np.int64]:
-        """The rows whose newest token has no page yet."""
+        """Return the rows whose newest token has no page yet."""
         n = len(self)
         return np.flatnonzero(self._position[:n] >= self._pages[:n] * PAGE_TOKENS)
 
     def feed(self, rows: NDArray[np.int64], pages: Pages) -> None:
-        """One page more for each of the rows."""
+        """Append one page to each of the rows."""
         self._tables[rows, self._pages[rows]] = pages
         self._pages[rows] += 1
 
     def pages(self, row: int) -> Pages:
-        """A view of the row's pages."""
+        """Return a view of the row's pages."""
         pages: Pages = self._tables[row, : self._pages[row]]
         return pages
 
@@ -113,15 +117,15 @@ class RunningRows:
         return int(self._epoch[row])
 
     def made(self, row: int) -> int:
-        """How many tokens its response has."""
+        """Return the number of tokens of the row's response."""
         return int(self._made[row])
 
     def youngest(self) -> int:
-        """The row of the youngest sample."""
+        """Return the row of the youngest sample."""
         return max(range(len(self)), key=lambda row: self.samples[row].order)
 
     def choice(self) -> Choice:
-        """How the next token of every row is sampled."""
+        """Return the sampling inputs for the next token of every row."""
         n = len(self)
         if not self._settings:
             temperature, top_k, top_p = self._temperature[:n], self._top_k[:n], self._top_p[:n]
@@ -142,35 +146,37 @@ class RunningRows:
         engine_logprobs: NDArray[np.float32],
         version: int,
     ) -> list[Ended]:
-        """Give every row its next token, all [n]. Returns those that end, their rows ascending."""
+        """Append the next token to every row; all arrays are [n]. Return the rows that end, in ascending
+        order.
+        """
         n = len(self)
-        made = self._made[:n]
-        self.responses.append(made, tokens, behaviour_logprobs, engine_logprobs, version)
+        counts = self._made[:n]
+        self.responses.append(counts, tokens, behaviour_logprobs, engine_logprobs, version)
         self._last[:n] = tokens
-        made += 1
+        counts += 1
         self._position[:n] += 1
         at_end = self._ends.hit(self._end_set[:n], tokens)
-        at_most = made >= self._max_tokens[:n]
-        to_search = self._stops[:n] & (made % SEARCH_EVERY == 0)
+        at_most = counts >= self._max_tokens[:n]
+        to_search = self._stops[:n] & (counts % SEARCH_EVERY == 0)
         rows = np.flatnonzero(at_end | at_most | to_search)
         endings = (self._ending(row, bool(at_end[row]), bool(at_most[row])) for row in rows.tolist())
         return [ending for ending in endings if ending is not None]
 
     def _ending(self, row: int, at_end: bool, at_most: bool) -> Ended | None:
-        made = self.made(row)
+        count = self.made(row)
         sample = self.samples[row]
         if sample.stops is not None:
-            # The token that ends it is no text, so it cannot complete a stop string.
-            tokens = self.responses.tokens(row, made - at_end).tolist()
-            found = sample.stops.follow(tokens, sample.group.request.sampling.min_tokens)
-            if found is not None:
-                return Ended(row, Finish.STOP, *found)
+            # An end token is not part of the text, so it cannot complete a stop string.
+            tokens = self.responses.tokens(row, count - at_end).tolist()
+            match = sample.stops.follow(tokens, sample.group.request.sampling.min_tokens)
+            if match is not None:
+                return Ended(row, Finish.STOP, *match)
         if at_end:
-            return Ended(row, Finish.STOP, made)
-        return Ended(row, Finish.LENGTH, made) if at_most else None
+            return Ended(row, Finish.STOP, count)
+        return Ended(row, Finish.LENGTH, count) if at_most else None
 
     def leave(self, rows: list[int]) -> None:
-        """Remove these rows (ascending). The last ones that stay take their places."""
+        """Remove these rows (ascending). The last remaining rows move into the gaps."""
         if not rows:
             return
         for row in rows:
@@ -193,7 +199,7 @@ class RunningRows:
         self._settings.clear()
 
     def _forbidden(self, n: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Ends are forbidden to rows that have not made their min_tokens."""
+        """Return the (row, token) pairs that forbid end tokens to rows with fewer than min_tokens."""
         young = np.flatnonzero(self._made[:n] < self._min_tokens[:n])
         if not len(young):
             return None

@@ -1,4 +1,4 @@
-"""Random numbers that belong to a sample's token and to nothing else."""
+"""Counter-based random numbers (Philox) that depend on a sample's seed and token index only."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +10,19 @@ _WORD = np.uint64(32)
 
 
 def philox(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011).
+    """Compute Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3"
+    (2011).
 
-    counters [4, n]: the four 32-bit words of the block; keys [2, n]: the two of the key. Returns [4, n]
-    words. All uint64 arrays that hold 32-bit values.
+    Returns words [4, n]. All arrays are uint64 and hold 32-bit values.
+
+    Args:
+        counters: [4, n], the four 32-bit words of the block.
+        keys: [2, n], the two words of the key.
     """
     a, b, c, d = counters
     low, high = keys
-    for turn in range(10):
-        if turn:
+    for round_number in range(10):
+        if round_number:
             low = (low + np.uint64(_WEYL[0])) & _LOW
             high = (high + np.uint64(_WEYL[1])) & _LOW
         first, second = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
@@ -27,11 +31,12 @@ def philox(counters: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np
 
 
 def uniforms(seeds: NDArray[np.uint64], indices: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """The uniform number in [0, 1) of token `indices` [n] of the sample with the seed `seeds` [n]: multiples
-    of 2^-52."""
-    nothing = np.zeros_like(seeds)
+    """Return the uniform number in [0, 1) of token `indices` [n] of the sample with seed `seeds` [n], as
+    multiples of 2^-52.
+    """
+    zeros = np.zeros_like(seeds)
     block = philox(
-        np.stack((indices & _LOW, indices >> _WORD, nothing, nothing)),
+        np.stack((indices & _LOW, indices >> _WORD, zeros, zeros)),
         np.stack((seeds & _LOW, seeds >> _WORD)),
     )
     bits = (block[0] << np.uint64(20)) | (block[1] >> np.uint64(12))

@@ -1,4 +1,4 @@
-"""Taking new weights into a model, by the names of its Hugging Face checkpoint."""
+"""Loads new weights into a model, by the names of its Hugging Face checkpoint."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol, runtime_checkable
@@ -9,25 +9,31 @@ from torch import Tensor
 
 @runtime_checkable
 class Lasting(Protocol):
-    """Named tensors that say whether their memory stays what it is as long as there is a view of it."""
+    """Named tensors with the flag `lasts`: their memory keeps its contents for as long as a view of it
+    exists.
+    """
 
     lasts: bool
 
 
 class CheckpointWeights:
-    """A model's weights by checkpoint name; tied ones are one weight that goes by any of its names.
+    """Loads a model's weights by checkpoint name; tied weights are one weight that accepts any of its names.
 
-    Where a tensor lasts and is what the model computes with, on a CPU, the weight becomes a view of it:
-    nothing is copied, and the model holds the tensor's memory until the next `take`. It may be shared with
-    other processes, so nobody writes to a model's weights but who gives them memory of their own first.
+    Where a tensor is persistent and usable by the model as it is, on a CPU, the weight becomes a view of
+    it: nothing is copied, and the model keeps the tensor's memory until the next `load`. That memory may
+    be shared with other processes, so a weight must get memory of its own before it is written to.
     """
 
     def __init__(self, model: torch.nn.Module, put: Callable[[str, Tensor], object] | None = None) -> None:
-        """put: given each weight that fits; None: it goes into the model."""
+        """Index the model's weights.
+
+        Args:
+            put: Receives each valid weight; None: it is loaded into the model.
+        """
         self._put = put
         self._weights: dict[str, Tensor] = {}
         self._first_name: dict[int, str] = {}
-        # First names of the weights that are views of somebody else's memory.
+        # Canonical names of the weights that are views of memory that the model does not own.
         self._adopted: set[str] = set()
         for name, weight in model.state_dict(keep_vars=True).items():
             self._weights[name] = weight
@@ -35,9 +41,11 @@ class CheckpointWeights:
 
     @torch.no_grad()
     def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Adopt, copy or put every weight, floating-point ones converted to the model's own precision. Raises
-        ValueError for a name that the model does not have, another shape, numbers of another kind, a weight
-        that comes twice or not at all; some may have been taken by then."""
+        """Adopt, copy or put every weight; floating-point weights are converted to the model's own precision.
+
+        Raises ValueError for a name that the model does not have, another shape, another kind of number, a
+        weight that comes twice or not at all; some weights may have been loaded by then.
+        """
         lasts = isinstance(tensors, Lasting) and tensors.lasts
         missing = dict.fromkeys(self._first_name.values())
         for name, tensor in tensors:
@@ -88,7 +96,7 @@ class CheckpointWeights:
 
 
 def _serves_as(tensor: Tensor, weight: Tensor) -> bool:
-    """Whether the model can compute with the tensor itself."""
+    """Return True where the model can compute with the tensor itself."""
     return (
         weight.device.type == tensor.device.type == "cpu"
         and tensor.dtype == weight.dtype

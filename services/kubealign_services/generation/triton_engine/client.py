@@ -1,4 +1,4 @@
-"""A Generator whose engine is a model in a Triton server."""
+"""A `Generator` whose engine is a model in a Triton server."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ from kubealign_services.generation.triton_engine.weights_file import write_weigh
 
 Compute = Callable[..., Awaitable[Any]]
 
-#: Between two tries to reach a server that is being started.
+#: Seconds between two attempts to reach a server that is starting.
 _AGAIN_SECONDS = 0.2
 _HEALTH_SECONDS = 2.0
 
@@ -36,14 +36,15 @@ log = logging.getLogger(__name__)
 
 
 class EngineFailed(RuntimeError):
-    """The engine in the server is of no use any more; it says why."""
+    """The engine in the server is permanently unusable; the message is the engine's own error."""
 
 
 class TritonGenerator:
-    """Used as a context, which ends the session and the server. `run` must be running for a server that dies
-    to be noticed and used again.
+    """A Generator over a TritonSession. A context manager, which ends the session and the server.
 
-    ready: whether Triton says that server and model are, and the session is open."""
+    `run` must be running for a dead server to be noticed and restarted. `ready`: Triton reports server and
+    model ready, and the session is open.
+    """
 
     def __init__(
         self,
@@ -55,9 +56,13 @@ class TritonGenerator:
         patience: float,
         observe: Callable[[EngineLoad], None] = lambda load: None,
     ) -> None:
-        """memory: a folder on a memory file system that the server sees too, for weights on their way.
-        compute: runs what takes long off the event loop. patience: seconds for a server to be ready, to be
-        back, or to say something."""
+        """Configure the generator without starting the server.
+
+        Args:
+            memory: Folder on a memory file system that the server sees too, for weight transfer.
+            compute: Runs long work off the event loop.
+            patience: Seconds for a server to become ready, to return, or to send a message.
+        """
         self.load = EngineLoad()
         self.ready = False
         self._server = server
@@ -67,14 +72,14 @@ class TritonGenerator:
         self._compute = compute
         self._patience = patience
         self._observe = observe
-        # What the engines before this one have counted.
+        # Totals counted by the earlier engines.
         self._earlier = EngineLoad()
         self._session: Session | None = None
         self._returned = asyncio.Event()
         self._losses: asyncio.Queue[str] = asyncio.Queue()
         self._present: set[str] = set()
         self._gate = Gate()
-        # Whether the weights may be others than before the quiet that is held.
+        # True once the weights may have changed within the present `paused` block.
         self._touched = False
 
     @property
@@ -82,7 +87,10 @@ class TritonGenerator:
         return len(self._present)
 
     async def __aenter__(self) -> Self:
-        """Raises EngineLost for a server that is not ready in time; ModelRefused."""
+        """Start the server and open the session.
+
+        Raises EngineLost for a server that is not ready in time; ModelRejected.
+        """
         await self._server.__aenter__()
         try:
             await self._open()
@@ -94,7 +102,7 @@ class TritonGenerator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A server with open streams does not end.
+        # A server with open streams does not shut down.
         self.ready = False
         try:
             if self._session is not None:
@@ -103,8 +111,10 @@ class TritonGenerator:
             await self._server.__aexit__(kind, error, trace)
 
     async def run(self) -> None:
-        """Follow the session for ever, and open another when the server has died. Raises EngineFailed;
-        EngineLost for a server that does not come back in time."""
+        """Follow the session for ever, and open another when the server has died.
+
+        Raises EngineFailed; EngineLost for a server that does not return in time.
+        """
         while True:
             cause = await self._lost_session()
             log.warning("the engine was lost", extra={"cause": cause, "groups": len(self._present)})
@@ -139,11 +149,14 @@ class TritonGenerator:
 
     @asynccontextmanager
     async def quiet(self, in_flight: InFlight) -> AsyncIterator[None]:
-        """As `Generator.quiet`. Where the block fails after the weights were touched, what stood still ends
-        with EngineLost: no token of it is made with weights that nobody has proven."""
+        """Pause generation; see `Generator.paused`.
+
+        Where the block fails after the weights were touched, paused requests end with EngineLost: none of
+        their tokens is generated with unverified weights.
+        """
         drained = in_flight is InFlight.DRAIN
         async with self._gate.closed(drained=drained):
-            # While a server is being started nothing runs, and the gate lets nothing in.
+            # While a server is starting nothing runs, and the gate admits nothing.
             session = None if drained else self._session
             self._touched = False
             lost = ""
@@ -189,7 +202,7 @@ class TritonGenerator:
     ) -> tuple[list[list[float]], int]:
         async with self._gate.entered():
             try:
-                found = await self._present_session().ask(
+                result = await self._present_session().ask(
                     Op.CONTINUATION_LOGPROBS,
                     prompt=list(prompt),
                     continuations=[list(tokens) for tokens in continuations],
@@ -198,10 +211,12 @@ class TritonGenerator:
                 raise
             except ValueError as error:
                 raise RequestRefused(str(error)) from error
-        return found["logprobs"], int(found["version"])
+        return result["logprobs"], int(result["version"])
 
     async def _hand_over(self, op: Op, tensors: Iterable[tuple[str, Tensor]], **fields: Any) -> None:
-        """Tensors go by a file of shared memory: through the server they would be copied many times."""
+        """Transfer tensors through a file in shared memory: through the server they would be copied many
+        times.
+        """
         session = await self._any_session()
         path = (self._memory / f"{self._opening.owner}.weights").absolute()
         try:
@@ -216,16 +231,16 @@ class TritonGenerator:
         return self._session
 
     async def _any_session(self) -> Session:
-        """Waits for a server that is being started again. Raises EngineLost."""
+        """Return the session, after waiting for a server that is restarting. Raises EngineLost."""
         try:
             async with asyncio.timeout(self._patience):
                 await self._returned.wait()
         except TimeoutError:
-            raise EngineLost(f"no Triton server was there within {self._patience:g} s") from None
+            raise EngineLost(f"no Triton server was ready within {self._patience:g} s") from None
         return self._present_session()
 
     async def _lost_session(self) -> str:
-        """Follow the session until it is lost; why."""
+        """Follow the session until it is lost. Return the cause."""
         session = self._present_session()
         following = asyncio.create_task(self._follow(session))
         ended = asyncio.create_task(self._server.ended())
@@ -233,7 +248,7 @@ class TritonGenerator:
         tasks = {following, ended, health}
         try:
             await asyncio.wait({following, ended}, return_when=asyncio.FIRST_COMPLETED)
-            # How the server ended says more than that its stream did.
+            # The server's exit status is more informative than the end of its stream.
             return ended.result() if ended.done() else following.result()
         finally:
             for task in tasks:
@@ -244,14 +259,14 @@ class TritonGenerator:
         while True:
             try:
                 async with asyncio.timeout(self._patience):
-                    said = await session.news()
+                    status = await session.news()
             except TimeoutError:
-                return f"the Triton server said nothing for {self._patience:g} s"
+                return f"the Triton server sent no message for {self._patience:g} s"
             except EngineLost as error:
                 return str(error)
-            if "failed" in said:
-                raise EngineFailed(said["failed"])
-            load = read_load(said["load"])
+            if "failed" in status:
+                raise EngineFailed(status["failed"])
+            load = read_load(status["load"])
             load.generated_tokens += self._earlier.generated_tokens
             load.prefilled_tokens += self._earlier.prefilled_tokens
             self.load = load
@@ -263,11 +278,11 @@ class TritonGenerator:
             await asyncio.sleep(_HEALTH_SECONDS)
 
     async def _forget(self, cause: str) -> None:
-        """End what is left of a session and its server."""
+        """Discard a lost session and end its server."""
         self.ready = False
         self._returned.clear()
         session, self._session = self._session, None
-        # The next engine counts from nothing; the totals go on.
+        # The next engine counts from zero; the totals continue.
         self._earlier = self.load = replace(self.load, running=0, waiting=0, free_sequences=0)
         if session is not None:
             session.lose(cause)
@@ -277,7 +292,7 @@ class TritonGenerator:
             await session.close()
 
     async def _open(self) -> None:
-        """A session with a server that is ready, whatever it takes within `patience` seconds."""
+        """Open a session with a server that is ready, retrying for `patience` seconds."""
         cause = "it has not been reached"
         try:
             async with asyncio.timeout(self._patience):

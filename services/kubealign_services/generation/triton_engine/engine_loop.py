@@ -1,8 +1,8 @@
-"""The thread that steps the engine inside the server: takes messages in their order, answers as samples
+"""The thread that steps the engine inside the server: handles messages in order and answers as samples
 finish.
 
-One session has the engine. It begins with OPEN, whose stream stays open and is told the engine's load; it
-ends with CLOSE or when its client has gone, and all that it asked for with it.
+One session owns the engine. The session begins with OPEN, whose stream stays open and receives the
+engine's load; it ends with CLOSE or when its client disconnects, together with all its requests.
 """
 
 import queue
@@ -27,22 +27,23 @@ from kubealign_services.generation.triton_engine.messages import (
 )
 from kubealign_services.generation.triton_engine.weights_file import read_weights
 
-#: Between two words about the load, and between two questions whether the client has gone.
+#: Seconds between two load reports, and between two checks for a disconnected client.
 _BEAT_SECONDS = 0.25
 
-#: Makes the engine for the model of a folder, with so many threads. Raises ValueError, OSError.
+#: Creates the engine for a model folder, with a number of threads. Raises ValueError, OSError.
 Create = Callable[[Path, TorchEngine, int | None], RolloutEngine]
 
 
 class Reply(Protocol):
-    """The stream of one message. `send` and `close` may come after the client has left."""
+    """The response stream of one message. `send` and `close` may be called after the client has disconnected.
+    """
 
     def send(self, message: dict[str, Any]) -> None: ...
 
     def close(self) -> None: ...
 
     def left(self) -> bool:
-        """Whether the client has closed it."""
+        """Return True where the client has closed the stream."""
 
 
 @dataclass
@@ -60,7 +61,9 @@ class _Session:
 
 
 class EngineLoop:
-    """`submit` from any thread; `run` on the one that may call the engine, until `stop`."""
+    """Runs the engine. `submit` may be called from any thread; `run` on the thread that may call the engine,
+    until `stop`.
+    """
 
     def __init__(self, create: Create) -> None:
         self._create = create
@@ -78,7 +81,7 @@ class EngineLoop:
         self._incoming.put(None)
 
     def run(self) -> None:
-        """Returns after `stop`, with every stream closed. Raises nothing that a client can cause."""
+        """Handle messages until `stop`, then close every stream. Raises no error that a client can cause."""
         while not self._stopped:
             self._take()
             session = self._session
@@ -94,16 +97,16 @@ class EngineLoop:
         return bool(self._groups) and not self._held
 
     def _take(self) -> None:
-        """What has come; waits for a moment where there is nothing else to do."""
+        """Handle incoming messages; wait for a moment where there is no other work."""
         while not self._stopped:
             try:
-                came = self._incoming.get(timeout=0.0 if self._at_work else _BEAT_SECONDS)
+                item = self._incoming.get(timeout=0.0 if self._at_work else _BEAT_SECONDS)
             except queue.Empty:
                 return
-            if came is None:
+            if item is None:
                 self._stopped = True
             else:
-                self._answer(*came)
+                self._answer(*item)
             if not self._at_work:
                 return
 
@@ -167,7 +170,7 @@ class EngineLoop:
     def _generate(self, engine: RolloutEngine, message: dict[str, Any], reply: Reply) -> None:
         request = read_request(message["request"])
         if engine.version < 0:
-            raise _Lost("the engine has not been given any weights yet")
+            raise _Lost("the engine has not received any weights yet")
         engine.add(request)
         self._groups[request.request_id] = _Group(reply, len(request.seeds))
 
@@ -196,7 +199,7 @@ class EngineLoop:
         try:
             samples = session.engine.step()
         except (RuntimeError, ArithmeticError) as error:
-            # As in the process: the engine is of no use any more, and whoever has it says so and ends.
+            # The same as for an engine in the process: it is unusable, and its owner reports that and ends.
             session.reply.send({"failed": f"{type(error).__name__}: {error}"})
             self._end_session()
             return
@@ -230,7 +233,11 @@ class EngineLoop:
             group.reply.close()
 
     def _release(self, engine: RolloutEngine, lost: str) -> None:
-        """lost: why nothing that stood still may go on; empty: it may."""
+        """Resume generation, or end the paused requests.
+
+        Args:
+            lost: Reason why paused requests may not resume; empty where they may.
+        """
         self._held = False
         if lost:
             for request_id, group in self._groups.items():
@@ -247,12 +254,12 @@ class EngineLoop:
         self._groups.clear()
         self._held = False
         self._session.reply.close()
-        # The weights go with it.
+        # Also frees the engine with its weights.
         self._session = None
 
 
 class _Lost(Exception):
-    """The session that asks is not the engine's, or has nothing to work with."""
+    """The session that sent the request does not own the engine, or has no weights."""
 
 
 def _words(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Where a Triton server lies on this machine, and how it is started."""
+"""Locates the Triton server installed on this machine and builds its command line."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from kubealign.process import TlsFiles
 from kubealign_services.process.failures import PermanentFailure
 
-#: Names the folder of the server's own environment; it lies in ours otherwise.
+#: Names the folder of the server's own environment. Default: `triton` within this environment.
 ENVIRONMENT = "KUBEALIGN_TRITON"
 _SECONDS = 60
 
@@ -26,8 +26,11 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Installation:
-    """An environment with nvidia-pytriton, which carries the server. site: its packages. base: the prefix of
-    the Python that it was made with. libraries: folders of shared libraries. version: 3.11."""
+    """A Python environment with nvidia-pytriton, which contains the server.
+
+    site: its site-packages. base: the prefix of the Python that it was created from. libraries: folders of
+    shared libraries. version: for example 3.11.
+    """
 
     site: Path
     base: Path
@@ -36,42 +39,44 @@ class Installation:
 
     @classmethod
     def find(cls, environment: Mapping[str, str] = os.environ) -> "Installation":
-        """Raises PermanentFailure, which says what is not there and how it comes there."""
+        """Find the installation. Raises PermanentFailure, which names what is missing and how to install it.
+        """
         folder = Path(environment.get(ENVIRONMENT) or Path(sys.prefix) / "triton")
         python = folder / "bin" / "python"
         if not python.exists():
             raise PermanentFailure(
-                f"rollout.engine.triton: there is no Triton server's environment at {folder}: make it as "
-                f"docs/engines.md says, or name one in {ENVIRONMENT}"
+                f"rollout.engine.triton: no Triton server environment at {folder}: create it as "
+                f"docs/engines.md describes, or name one in {ENVIRONMENT}"
             )
-        asked = subprocess.run(
+        probe = subprocess.run(
             [python, "-I", "-c", _ASK], capture_output=True, text=True, timeout=_SECONDS, check=False
         )
-        if asked.returncode:
-            raise PermanentFailure(f"rollout.engine.triton: {python} does not run: {asked.stderr.strip()}")
-        said = json.loads(asked.stdout)
-        site = Path(said["site"])
-        lib = Path(said["LIBDIR"])
+        if probe.returncode:
+            raise PermanentFailure(f"rollout.engine.triton: {python} does not run: {probe.stderr.strip()}")
+        info = json.loads(probe.stdout)
+        site = Path(info["site"])
+        lib = Path(info["LIBDIR"])
         libpython = next(
-            (place for place in (lib, lib / said["MULTIARCH"]) if (place / said["INSTSONAME"]).is_file()),
+            (path for path in (lib, lib / info["MULTIARCH"]) if (path / info["INSTSONAME"]).is_file()),
             None,
         )
-        if libpython is None or not said["INSTSONAME"].partition(".so")[1]:
+        if libpython is None or not info["INSTSONAME"].partition(".so")[1]:
             raise PermanentFailure(
                 f"rollout.engine.triton: {python} has no shared libpython in {lib}, which Triton's Python "
                 "backend needs: use a Python that was built with --enable-shared"
             )
-        # Without its own libraries the server hangs, and ignores signals.
-        found = cls(
-            site, Path(said["base"]), (libpython, site / "nvidia_pytriton.libs"), str(said["version"])
+        # Without its own libraries the server hangs and ignores signals.
+        installation = cls(
+            site, Path(info["base"]), (libpython, site / "nvidia_pytriton.libs"), str(info["version"])
         )
-        missing = [str(path) for path in (found.binary, *found.backend_files) if not path.exists()]
+        files = (installation.binary, *installation.backend_files)
+        missing = [str(path) for path in files if not path.exists()]
         if missing:
             raise PermanentFailure(
                 f"rollout.engine.triton: {folder} has no {', '.join(missing)}: it needs nvidia-pytriton, as "
                 "requirements/triton.txt pins it"
             )
-        return found
+        return installation
 
     @property
     def binary(self) -> Path:
@@ -79,7 +84,8 @@ class Installation:
 
     @property
     def backend_files(self) -> list[Path]:
-        """What one folder must hold together: the backend, its Python module and the interpreter's stub."""
+        """The files that one folder must contain: the backend, its Python module and the interpreter's stub.
+        """
         backend = self._server / "backends" / "python"
         stub = self._server / "python_backend_stubs" / self.version / "triton_python_backend_stub"
         return [backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub]
@@ -89,19 +95,24 @@ class Installation:
         return self.site / "pytriton" / "tritonserver"
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """The server's environment variables."""
-        kept = {name: value for name, value in inherited.items() if not name.startswith("PYTHON")}
+        """Build the server's environment variables."""
+        variables = {name: value for name, value in inherited.items() if not name.startswith("PYTHON")}
         libraries = [str(folder) for folder in self.libraries]
-        if kept.get("LD_LIBRARY_PATH"):
-            libraries.append(kept["LD_LIBRARY_PATH"])
-        return kept | {"LD_LIBRARY_PATH": ":".join(libraries), "PYTHONHOME": str(self.base)}
+        if variables.get("LD_LIBRARY_PATH"):
+            libraries.append(variables["LD_LIBRARY_PATH"])
+        return variables | {"LD_LIBRARY_PATH": ":".join(libraries), "PYTHONHOME": str(self.base)}
 
 
 def arguments(
     folder: Path, tls: TlsFiles, grpc: int, metrics: int, region: str, start_seconds: float
 ) -> list[str]:
-    """The server's, over the folders of `write_repository`. Ports on loopback: gRPC with mutual TLS by the
-    job's certificates, metrics, no HTTP. region: how the names of its shared memory begin."""
+    """Build the server's arguments for the folders of `write_model_repository`.
+
+    All ports are on loopback: gRPC with mutual TLS by the job's certificates, metrics, no HTTP.
+
+    Args:
+        region: Prefix of the names of the server's shared memory regions.
+    """
     options = {
         "model-repository": folder / "models",
         "backend-directory": folder / "backends",
@@ -119,7 +130,7 @@ def arguments(
         "exit-timeout-secs": 4,
     }
     backend = {"shm-region-prefix-name": region, "stub-timeout-seconds": max(1, round(start_seconds))}
-    # Else the model's class would be loaded once more, only to be asked for its configuration.
+    # Otherwise the model's class would be loaded once more, only to read its configuration.
     return (
         ["--disable-auto-complete-config"]
         + [f"--{name}={value}" for name, value in options.items()]

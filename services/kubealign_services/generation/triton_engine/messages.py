@@ -1,7 +1,7 @@
-"""What worker and model say to each other: JSON, one message an input or output tensor. Pure.
+"""JSON messages between worker and model, one message per input or output tensor. Pure.
 
-A worker's messages have `op` and, after `open`, the session that they belong to. The model's have exactly one
-of: `load` and `failed` (answers to `open`), `sample`, `result`, `error`.
+A worker's messages have `op` and, after `open`, the id of their session. The model's messages have exactly
+one of: `load` and `failed` (answers to `open`), `sample`, `result`, `error`.
 """
 
 import json
@@ -18,13 +18,17 @@ from kubealign_services.generation.contract import (
     SamplingParameters,
 )
 
-#: Of the model, and of its one input and its one output: bytes.
+#: Names of the model, and of its one input and its one output tensor of bytes.
 MODEL, TENSOR = "kubealign", "message"
 
 
 class Op(StrEnum):
-    """OPEN makes the engine, which is the session's until CLOSE, or until the client has gone. From HOLD to
-    RELEASE it makes no token, whatever else it is asked. ABORT and RELEASE are not answered."""
+    """Operation of a worker's message.
+
+    OPEN creates the engine, which belongs to the session until CLOSE or until the client disconnects.
+    Between HOLD and RELEASE the engine generates no token, but answers other operations. ABORT and RELEASE
+    have no answer.
+    """
 
     OPEN = "open"
     CLOSE = "close"
@@ -39,9 +43,12 @@ class Op(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why there is no answer. REQUEST: it can never be served. VALUE: weights or tokens that do not fit.
-    MODEL: the folder's model cannot be run. LOST: of another session, or before the first weights. STATE:
-    not at this moment."""
+    """Kind of an error answer.
+
+    REQUEST: the request can never be served. VALUE: weights or tokens that do not fit. MODEL: the folder's
+    model is not supported. LOST: the message belongs to another session, or came before the first weights.
+    STATE: not possible at this moment.
+    """
 
     REQUEST = "request"
     VALUE = "value"
@@ -51,12 +58,12 @@ class Refusal(StrEnum):
 
 
 def encoded(message: Mapping[str, Any]) -> bytes:
-    """NaN and infinities are written as Python does, and read so."""
+    """Encode a message as JSON. NaN and infinities are written in Python's notation."""
     return json.dumps(message, separators=(",", ":")).encode()
 
 
 def decoded(data: bytes) -> dict[str, Any]:
-    """Raises ValueError for what is not a JSON object."""
+    """Decode a message. Raises ValueError for data that is not a JSON object."""
     message = json.loads(data)
     if not isinstance(message, dict):
         raise ValueError(f"a message is a JSON object, not {type(message).__name__}")
@@ -64,7 +71,7 @@ def decoded(data: bytes) -> dict[str, Any]:
 
 
 def refusal(kind: Refusal, words: str) -> dict[str, Any]:
-    """An `error` message."""
+    """Build an `error` message."""
     return {"error": kind.value, "words": words}
 
 
@@ -78,7 +85,7 @@ def request_fields(request: GenerationRequest) -> dict[str, Any]:
 
 
 def read_request(said: Mapping[str, Any]) -> GenerationRequest:
-    """Raises TypeError or KeyError for what is none."""
+    """Parse a request. Raises TypeError or KeyError for malformed data."""
     sampling: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in said["sampling"].items()
     }
@@ -107,5 +114,5 @@ def read_load(said: Mapping[str, Any]) -> EngineLoad:
 
 
 def scored(logprobs: Sequence[Sequence[float]], version: int) -> dict[str, Any]:
-    """The answer to CONTINUATION_LOGPROBS."""
+    """Build the answer to CONTINUATION_LOGPROBS."""
     return {"result": {"logprobs": logprobs, "version": version}}

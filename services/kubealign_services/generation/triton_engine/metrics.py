@@ -1,4 +1,4 @@
-"""A Triton server's own metrics among the worker's: read when somebody reads these."""
+"""Exposes a Triton server's own metrics among the worker's; they are read at each scrape."""
 
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection, HTTPException
@@ -11,14 +11,15 @@ _SECONDS = 2.0
 
 
 class TritonMetrics(Collector):
-    """Everything that the server at `address()` (host:port, None: there is none now) tells, by the names that
-    it gives: nv_inference_..."""
+    """All metrics of the server at `address()` (host:port, or None where no server runs), under the server's
+    names: nv_inference_...
+    """
 
     def __init__(self, address: Callable[[], str | None]) -> None:
         self._address = address
 
     def describe(self) -> list[Metric]:
-        """Nothing: which there are is known when the server is asked."""
+        """Return nothing: the metric names are known only when the server is read."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -28,7 +29,8 @@ class TritonMetrics(Collector):
 
 
 def _read(address: str) -> str:
-    """Empty where nobody answers: the server is just being started again."""
+    """Return the metrics text, or an empty string where the server does not answer because it is restarting.
+    """
     connection = HTTPConnection(address, timeout=_SECONDS)
     try:
         connection.request("GET", "/metrics")

@@ -1,4 +1,4 @@
-"""The folders that a Triton server is started with: its model repository and its Python backend."""
+"""Writes the folders that a Triton server starts with: its model repository and its Python backend."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 _MODEL = """\
 import sys
 
-# The backend's interpreter is isolated: it heeds no PYTHONPATH and knows no environment.
+# The backend's interpreter is isolated: it ignores PYTHONPATH and virtual environments.
 sys.path[:0] = [{site!r}, {packages!r}]
 
 from kubealign_services.generation.triton_engine.served import TritonPythonModel
@@ -29,13 +29,14 @@ from kubealign_services.generation.triton_engine.served import TritonPythonModel
 
 
 def write_repository(folder: Path, installation: Installation) -> None:
-    """Into `folder`, anew: models/ (the repository), backends/ (the backend directory) and packages/ (our
-    own code, without what else lies beside it)."""
+    """Write `folder` anew: models/ (the repository), backends/ (the backend directory) and packages/ (this
+    project's packages without anything else in their folder).
+    """
     shutil.rmtree(folder, ignore_errors=True)
     packages, backend = folder / "packages", folder / "backends" / "python"
     version = folder / "models" / MODEL / "1"
-    for made in (packages, backend, version):
-        made.mkdir(parents=True)
+    for directory in (packages, backend, version):
+        directory.mkdir(parents=True)
     for module in (kubealign, kubealign_services):
         (packages / module.__name__).symlink_to(Path(module.__path__[0]), target_is_directory=True)
     for file in installation.backend_files:

@@ -1,4 +1,4 @@
-"""The model as Triton's Python backend knows it; runs in the server's own environment."""
+"""The model class for Triton's Python backend; runs in the server's own environment."""
 
 import os
 import select
@@ -21,7 +21,9 @@ _END_SECONDS = 5.0
 
 
 class TritonPythonModel:
-    """Decoupled: `execute` hands requests on and returns, a thread answers them as long as they last."""
+    """A decoupled Triton model: `execute` queues requests and returns, a thread answers them for as long as
+    they last.
+    """
 
     def initialize(self, args: dict[str, str]) -> None:
         _end_with_the_server()
@@ -45,9 +47,9 @@ class TritonPythonModel:
     def _run(self) -> None:
         try:
             self._loop.run()
-        except BaseException:  # noqa: BLE001 - the thread has nobody to raise it to
+        except BaseException:  # noqa: BLE001 - nothing above this thread catches it
             traceback.print_exc()
-            # A server whose model does nothing would be believed to be well.
+            # Otherwise a server with a dead model would be reported healthy.
             os.kill(os.getppid(), signal.SIGKILL)
 
 
@@ -85,7 +87,11 @@ def _create(folder: Path, spec: engine_spec.TorchEngine, threads: int | None) ->
 
 
 def _end_with_the_server() -> None:
-    """The backend's process notices only after seconds that its server was killed, and keeps its memory."""
+    """Exit when the server's process ends.
+
+    Otherwise the backend's process notices a killed server only after seconds, and keeps its memory until
+    then.
+    """
     server = os.pidfd_open(os.getppid())
 
     def watch() -> None:

@@ -1,5 +1,6 @@
-"""The Triton server that a worker uses: one of its own beside it, started again when it dies, or one that is
-there."""
+"""The Triton server of a worker: a child process that is restarted when it dies, or a server that already
+runs elsewhere.
+"""
 
 import asyncio
 import contextlib
@@ -25,32 +26,32 @@ from kubealign_services.generation.triton_engine.repository import write_reposit
 log = logging.getLogger(__name__)
 
 _STARTER = "kubealign_services.generation.triton_engine.starter"
-#: After SIGTERM, which ends an idle server in two or three seconds and one with open streams never.
+#: Grace period after SIGTERM. An idle server ends in two or three seconds, one with open streams never does.
 _END_SECONDS = 6.0
 _REGIONS = Path("/dev/shm")
 _LINE = re.compile(r"([IWEF])\d{4} ")
 _LEVELS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.ERROR}
-#: What it warns of wherever there is no GPU.
+#: Warnings that Triton logs on every machine without a GPU.
 _WITHOUT_GPU = ("CudaDriverHelper", "pinned system memory", "NVML", "DCGM")
 _LONGEST_LINE = 1 << 20
 
 
 class Server(Protocol):
-    """A context that ends what it has started."""
+    """A Triton server as a context manager, which ends only a server that it has started itself."""
 
-    #: host:port of its Prometheus metrics, plain HTTP; None: they are not ours to read.
+    #: host:port of the Prometheus metrics over plain HTTP; None where they are not accessible.
     metrics: str | None
-    #: The last error that it told of; empty: none, or not to us.
+    #: The last error in the server's log; empty where there is none or the log is not accessible.
     last_error: str
 
     async def up(self) -> str:
-        """host:port of its gRPC service: started, perhaps not ready yet."""
+        """Return host:port of the gRPC service of a started server, which may not be ready yet."""
 
     async def down(self) -> None:
-        """End what is left of it, so that `up` starts it anew. Nothing where it is not ours."""
+        """Kill the server, so that `start` starts a new one. Does nothing for an external server."""
 
     async def ended(self) -> str:
-        """Return, with how, when it has ended; never where it is not ours."""
+        """Wait until the server has ended, and return how. Never returns for an external server."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -60,7 +61,7 @@ class Server(Protocol):
 
 
 class GivenServer:
-    """One that is there already, at host:port."""
+    """A server at host:port that is managed elsewhere."""
 
     metrics: str | None = None
     last_error = ""
@@ -76,7 +77,7 @@ class GivenServer:
 
     async def ended(self) -> str:
         await asyncio.Event().wait()
-        raise AssertionError("nothing sets it")
+        raise AssertionError("the event is never set")
 
     async def __aenter__(self) -> Self:
         return self
@@ -88,15 +89,16 @@ class GivenServer:
 
 
 class OwnServer:
-    """A child process on loopback, with ports of its own at each start. The kernel ends it with us.
+    """A child process on loopback, with new ports at each start. The kernel ends it with this process.
 
-    folder: made anew, the server's own while the context is open. start_seconds: that its model may take to
-    start."""
+    folder: created anew, and owned by the server while the context is open. start_seconds: time limit for
+    the model's start.
+    """
 
     def __init__(self, installation: Installation, folder: Path, tls: TlsFiles, start_seconds: float) -> None:
         self.metrics: str | None = None
         self.last_error = ""
-        #: Of the process that runs; None: none does.
+        #: Pid of the running process; None where none runs.
         self.pid: int | None = None
         self._installation = installation
         self._folder = folder
@@ -125,8 +127,8 @@ class OwnServer:
 
     async def ended(self) -> str:
         if self._process is None:
-            return "the Triton server does not run"
-        # The model has a process of its own, without which the server would wait for ever.
+            return "the Triton server is not running"
+        # The model has its own process; if only that one ended, the server would wait for ever.
         models = [asyncio.create_task(_gone(child)) for child in _children(self._process.pid)]
         server = asyncio.create_task(self._process.wait())
         try:
@@ -151,7 +153,7 @@ class OwnServer:
             try:
                 await asyncio.wait_for(process.wait(), _END_SECONDS)
             except TimeoutError:
-                log.warning("Triton server did not end by itself", extra={"seconds": _END_SECONDS})
+                log.warning("Triton server did not stop on SIGTERM", extra={"seconds": _END_SECONDS})
                 self._kill(signal.SIGKILL)
                 await process.wait()
         await self._tidy()
@@ -159,11 +161,11 @@ class OwnServer:
 
     async def _start(self) -> None:
         self._forget_regions()
-        # The server binds them once its model is there, seconds from now: until then they are kept for it.
+        # The server binds the ports only after its model has loaded; they stay reserved until then.
         self._ports = Ports()
         grpc, metrics = self._ports.take(), self._ports.take()
         options = arguments(self._folder, self._tls, grpc, metrics, self._region, self._start_seconds)
-        # Of our own: the model's process may hold the other end for longer than the server lives.
+        # An explicit pipe: the model's process may keep the write end open for longer than the server lives.
         reading, writing = os.pipe()
         lines = asyncio.StreamReader(limit=_LONGEST_LINE)
         self._pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -176,7 +178,7 @@ class OwnServer:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=writing,
             stderr=asyncio.subprocess.STDOUT,
-            # Ctrl-C on a terminal is for us, who then end it in order.
+            # Ctrl-C on a terminal must reach this process only, which then shuts the server down in order.
             start_new_session=True,
         )
         os.close(writing)
@@ -196,9 +198,9 @@ class OwnServer:
         await asyncio.sleep(delay)
 
     async def _tidy(self) -> None:
-        """After the server's end."""
+        """Clean up after the server has ended."""
         if self.pid is not None:
-            # Of its session: where it was killed, the model's process may wait for it for ever.
+            # Kill the whole process group: the model's process may wait for ever for a killed server.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         self._process, self.metrics, self.pid, self._ports = None, None, None, None
@@ -212,11 +214,13 @@ class OwnServer:
         self._forget_regions()
 
     async def _log(self, stream: asyncio.StreamReader) -> None:
-        """Triton's own lines begin with their level's letter; a line of the model's does not."""
+        """Forward the server's output to the log. Triton's own lines begin with the letter of their level;
+        the model's lines do not.
+        """
         while line := await stream.readline():
             text = line.decode(errors="replace").rstrip()
-            begins = _LINE.match(text)
-            level = _LEVELS[begins[1]] if begins else logging.INFO
+            level_match = _LINE.match(text)
+            level = _LEVELS[level_match[1]] if level_match else logging.INFO
             if any(words in text for words in _WITHOUT_GPU):
                 level = logging.DEBUG
             if level == logging.ERROR:
@@ -225,19 +229,19 @@ class OwnServer:
                 log.log(level, "tritonserver: %s", text)
 
     def _forget_regions(self) -> None:
-        """What a killed server leaves in memory."""
+        """Remove the shared memory that a killed server leaves behind."""
         for region in _REGIONS.glob(f"{self._region}*"):
             region.unlink(missing_ok=True)
 
     def _kill(self, number: signal.Signals) -> None:
         assert self._process is not None
-        # It may have ended a moment ago.
+        # The process may have just ended.
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
 
 async def _gone(pid: int) -> None:
-    """Return when the process has ended."""
+    """Wait until the process has ended."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     try:
@@ -253,7 +257,7 @@ async def _gone(pid: int) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    """Of any thread of a process; none where it has ended."""
+    """Return the child pids of all threads of a process; empty where it has ended."""
     try:
         tasks = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,5 +1,6 @@
-"""One worker's session with the model in a Triton server: the connection, the engine that OPEN made, and
-what is asked of it. Lost as a whole."""
+"""One worker's session with the model in a Triton server: the connection, the engine that OPEN created, and
+its requests. A session is lost as a whole.
+"""
 
 import asyncio
 import contextlib
@@ -27,17 +28,20 @@ _UNANSWERED = "-"
 
 
 class ModelRefused(ValueError):
-    """The folder's model cannot be run; asking again does not mend it."""
+    """The folder's model is not supported; retrying does not help."""
 
 
 class SessionRefused(RuntimeError):
-    """Not at this moment: another worker has the engine, or it is not in a state for this."""
+    """Not possible at this moment: another worker has the engine, or the engine is in another state."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What the engine is made of: a Hugging Face folder that the server sees too, the engine's settings, its
-    threads (None: the machine's cores). owner: who asks, for those that it keeps out."""
+    """Settings of the engine that OPEN creates.
+
+    owner: name of the worker, shown to other workers. folder: a Hugging Face folder that the server sees
+    too. threads: None for all cores of the machine.
+    """
 
     owner: str
     folder: Path
@@ -55,11 +59,13 @@ class Opening:
 
 
 class Session:
-    """Open from `open` until `close`, or until the server is gone: then `cause` says why, and whatever waits
-    for an answer gets EngineLost.
+    """A session, open from `open` until `close` or until the server is gone: then `cause` holds the reason,
+    and every pending call gets EngineLost.
 
-    All messages share one gRPC stream, which is ended and never cancelled while the server lives: this Triton
-    dies of cancellations that meet its answers (issues 7368 and 8034 of triton-inference-server/server)."""
+    All messages share one gRPC stream, which is ended and never cancelled while the server lives: this
+    Triton version crashes when a cancellation meets an answer (issues 7368 and 8034 of
+    triton-inference-server/server).
+    """
 
     def __init__(self, address: str, tls: TlsFiles) -> None:
         self.cause = ""
@@ -70,7 +76,7 @@ class Session:
             root_certificates=str(tls.ca),
             private_key=str(tls.key),
             certificate_chain=str(tls.certificate),
-            # A server that is just being started is tried again soon.
+            # Retry soon while a server is starting.
             channel_args=[
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_receive_message_length", -1),
@@ -88,7 +94,9 @@ class Session:
 
     @classmethod
     async def open(cls, address: str, tls: TlsFiles, opening: Opening) -> Self:
-        """Raises EngineLost while the server or its model is not ready; ModelRefused; SessionRefused."""
+        """Connect and create the engine. Raises EngineLost while the server or its model is not ready;
+        ModelRejected; SessionRejected.
+        """
         session = cls(address, tls)
         try:
             if not await session.ready():
@@ -103,7 +111,7 @@ class Session:
         return session
 
     async def ready(self) -> bool:
-        """What Triton's own endpoints say of server and model."""
+        """Return True where Triton's own endpoints report server and model ready."""
         try:
             async with asyncio.timeout(_HEALTH_SECONDS):
                 return bool(await self._client.is_server_ready() and await self._client.is_model_ready(MODEL))
@@ -111,34 +119,34 @@ class Session:
             return False
 
     async def news(self) -> dict[str, Any]:
-        """What the model says next of itself. Raises EngineLost once the session has ended."""
+        """Return the next status message of the model. Raises EngineLost once the session has ended."""
         assert self._news is not None
         return await self._news.next()
 
     def call(self, op: Op, **fields: Any) -> "Call":
-        """Send a message; its answers. Used as a context. Raises EngineLost."""
+        """Send a message and return its answers, as a context manager. Raises EngineLost."""
         return self._call({"op": op, "session": self._name, **fields})
 
     async def ask(self, op: Op, **fields: Any) -> Any:
-        """The result of a message that has one answer. Raises what a refusal stands for."""
+        """Return the result of a message that has one answer. Raises the exception of an error answer."""
         with self.call(op, **fields) as answers:
             return (await answers.next())["result"]
 
     def tell(self, op: Op, **fields: Any) -> None:
-        """Send a message that has no answer, if there is anybody."""
+        """Send a message that has no answer; do nothing once the session is lost."""
         if not self.cause:
             self._outgoing.put_nowait((_UNANSWERED, {"op": op, "session": self._name, **fields}))
 
     def lose(self, cause: str) -> None:
-        """Every call ends with EngineLost."""
+        """End every call with EngineLost."""
         self.cause = self.cause or cause
         for call in self._calls.values():
             call.give(None)
 
     async def close(self) -> None:
-        """End the engine's session, the stream, then the connection."""
+        """End the engine's session, then the stream, then the connection."""
         if self._name and not self.cause:
-            # The model closes its ends too: a server with open streams does not end by itself.
+            # CLOSE makes the model end its streams too: a server with open streams does not shut down.
             with contextlib.suppress(EngineLost, TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await self.ask(Op.CLOSE)
@@ -160,15 +168,15 @@ class Session:
         return call
 
     async def _messages(self) -> AsyncGenerator[dict[str, Any]]:
-        while (said := await self._outgoing.get()) is not None:
-            number, message = said
+        while (entry := await self._outgoing.get()) is not None:
+            number, message = entry
             data = encoded(message)
             tensor = triton.InferInput(TENSOR, [len(data)], "UINT8")
             tensor.set_data_from_numpy(np.frombuffer(data, dtype=np.uint8))
             yield {"model_name": MODEL, "inputs": [tensor], "request_id": number}
 
     async def _read(self) -> None:
-        """Hand out the answers until the stream ends."""
+        """Distribute the answers until the stream ends."""
         try:
             async for result, error in self._stream:
                 if error is not None:
@@ -176,7 +184,7 @@ class Session:
                     return
                 data = result.as_numpy(TENSOR)
                 call = self._calls.get(result.get_response().id)
-                # Nobody waits any more for those of a call that was left.
+                # Answers to a call that was abandoned are dropped.
                 if call is not None and data is not None:
                     call.give(decoded(data.tobytes()))
             self.lose("the Triton server closed the session")
@@ -185,21 +193,21 @@ class Session:
 
 
 class Call:
-    """A message's answers, as long as it is open."""
+    """The answers to one message, for as long as the call is open."""
 
     def __init__(self, session: Session, close: Callable[[], object]) -> None:
         self._session, self._close = session, close
         self._answers: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
     def give(self, answer: dict[str, Any] | None) -> None:
-        """None: there will be none any more."""
+        """Queue an answer; None means that no more will follow."""
         self._answers.put_nowait(answer)
 
     async def next(self) -> dict[str, Any]:
-        """The next answer. Raises what a refusal stands for; EngineLost."""
+        """Return the next answer. Raises the exception of an error answer; EngineLost."""
         answer = await self._answers.get()
         if answer is None:
-            # Whoever asks again hears it again.
+            # The next caller of `next_answer` must get the same error.
             self._answers.put_nowait(None)
             raise EngineLost(self._session.cause)
         if "error" in answer:

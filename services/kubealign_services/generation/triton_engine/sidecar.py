@@ -1,9 +1,10 @@
-"""A Triton server with our model for a worker that is told its address (rollout.engine.triton.endpoint):
+"""A Triton server with the torch engine's model, for a worker that is configured with its address
+(rollout.engine.triton.endpoint):
 
 python -m kubealign_services.generation.triton_engine.sidecar --folder FOLDER --ca FILE --certificate FILE
 --key FILE [--port 8001] [--metrics-port 8002]
 
-Becomes the server, on loopback, which ends as it does. It must see the worker's files and shared memory.
+Replaces itself with the server, on loopback. The server must see the worker's files and shared memory.
 """
 
 import argparse
@@ -22,22 +23,22 @@ _START_SECONDS = 600.0
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    """Raises SystemExit where the server cannot be started."""
+    """Parse the arguments and become the server. Raises SystemExit where the server cannot be started."""
     parser = argparse.ArgumentParser(prog="sidecar")
     for name in ("folder", "ca", "certificate", "key"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--port", type=int, default=8001)
     parser.add_argument("--metrics-port", type=int, default=8002)
-    said = parser.parse_args(argv)
+    parsed = parser.parse_args(argv)
     try:
         installation = Installation.find()
     except PermanentFailure as failure:
         sys.stderr.write(f"{failure}\n")
         sys.exit(Exit.PERMANENT)
-    write_repository(said.folder, installation)
-    tls = TlsFiles(ca=said.ca, certificate=said.certificate, key=said.key)
+    write_repository(parsed.folder, installation)
+    tls = TlsFiles(ca=parsed.ca, certificate=parsed.certificate, key=parsed.key)
     options = arguments(
-        said.folder.absolute(), tls, said.port, said.metrics_port, "kubealign_sidecar_", _START_SECONDS
+        parsed.folder.absolute(), tls, parsed.port, parsed.metrics_port, "kubealign_sidecar_", _START_SECONDS
     )
     binary = str(installation.binary)
     os.execve(binary, [binary, *options], installation.environment(os.environ))

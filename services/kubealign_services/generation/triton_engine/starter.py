@@ -1,4 +1,6 @@
-"""Becomes a program that the kernel ends with its parent: arguments PARENT, PROGRAM, the program's own."""
+"""Executes a program that the kernel ends together with its parent. Arguments: PARENT, PROGRAM, the program's
+own.
+"""
 
 import os
 import sys

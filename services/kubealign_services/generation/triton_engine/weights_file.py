@@ -1,5 +1,8 @@
-"""Weights on their way into a server of this machine: a file on a memory file system, and what lies in it
-where. The writer is the worker, the reader the model in the server; the file is theirs alone."""
+"""A file on a memory file system that transfers weights into a server on this machine, and the index of its
+tensors.
+
+The worker writes the file, the model in the server reads it; no other process uses it.
+"""
 
 import math
 import mmap
@@ -14,16 +17,18 @@ import xxhash
 from torch import Tensor
 
 _ALIGNMENT = 64
-#: As safetensors spells them.
+#: Dtype names of safetensors.
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def write_weights(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> list[dict[str, Any]]:
-    """Write them into a new file; what is where: name, dtype, shape, offset (bytes), checksum (xxh3-64).
+    """Write the tensors into a new file and return their index: name, dtype, shape, offset (bytes), checksum
+    (xxh3-64).
 
-    Raises ValueError for a dtype that weights do not have; OSError where there is no room. The caller removes
-    the file."""
+    Raises ValueError for an unsupported dtype; OSError where no space is left. The caller removes the
+    file.
+    """
     path.unlink(missing_ok=True)
     entries: list[dict[str, Any]] = []
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -33,7 +38,7 @@ def write_weights(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> list[dic
             if tensor.dtype not in _NAMES:
                 raise ValueError(f"{name} has dtype {tensor.dtype}; weights are {', '.join(_DTYPES)}")
             data = _bytes_of(tensor)
-            # Written, not mapped: a full memory file system is an error then and not a SIGBUS.
+            # Written, not mapped: a full memory file system then raises an error and not a SIGBUS.
             _pwrite(file, data, offset)
             entries.append(
                 {
@@ -53,28 +58,29 @@ def write_weights(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> list[dic
 
 @contextmanager
 def read_weights(path: Path, entries: Iterable[dict[str, Any]]) -> Iterator[Iterator[tuple[str, Tensor]]]:
-    """(name, tensor) in the entries' order: views of the file, to be copied from within the block.
+    """Yield (name, tensor) in the order of the entries: views of the file, to be copied within the block.
 
-    Raises ValueError for a file that is shorter than the entries say, or a checksum that is another; OSError
-    for one that is not there."""
+    Raises ValueError for a file that is shorter than the entries require, or for a wrong checksum; OSError
+    for a missing file.
+    """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        # A private map, which torch may have for its own. An empty file has none.
-        whole = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) if size else b""
-    yield (_read(memoryview(whole), entry) for entry in entries)
+        # A private, writable map, as torch requires. An empty file cannot be mapped.
+        data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) if size else b""
+    yield (_read(memoryview(data), entry) for entry in entries)
 
 
-def _read(whole: memoryview, entry: dict[str, Any]) -> tuple[str, Tensor]:
+def _read(data: memoryview, entry: dict[str, Any]) -> tuple[str, Tensor]:
     name, dtype, shape = entry["name"], _DTYPES[entry["dtype"]], tuple(entry["shape"])
     count = math.prod(shape)
     start, end = entry["offset"], entry["offset"] + count * dtype.itemsize
-    if end > len(whole):
-        raise ValueError(f"{name} ends at byte {end} of a file of weights that has {len(whole)}")
-    if xxhash.xxh3_64_hexdigest(whole[start:end]) != entry["checksum"]:
+    if end > len(data):
+        raise ValueError(f"{name} ends at byte {end} of a file of weights that has {len(data)}")
+    if xxhash.xxh3_64_hexdigest(data[start:end]) != entry["checksum"]:
         raise ValueError(f"{name} has another checksum in the file of weights than was written")
     if not count:
         return name, torch.empty(shape, dtype=dtype)
-    return name, torch.frombuffer(whole, dtype=dtype, count=count, offset=start).reshape(shape)
+    return name, torch.frombuffer(data, dtype=dtype, count=count, offset=start).reshape(shape)
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

@@ -1,4 +1,4 @@
-"""vLLM's asynchronous engine as an `OutsideEngine`."""
+"""vLLM's asynchronous engine as an `ExternalEngine`."""
 
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ from kubealign_services.generation.vllm.parameters import engine_arguments, samp
 from kubealign_services.generation.vllm.results import chosen, drawn_of
 from kubealign_services.process.failures import PermanentFailure
 
-# Freed altogether: the next weights come from files.
+# Level 2 discards the weights too: the next ones come from files.
 _FREED = 2
 
 
 class Vllm:
-    """An OutsideEngine. Use `create`."""
+    """An ExternalEngine over vLLM's AsyncLLM. Use `create`."""
 
     def __init__(self, engine: Any, library: Any) -> None:
         """engine: an AsyncLLM; library: the vllm package."""
@@ -24,8 +24,9 @@ class Vllm:
 
     @classmethod
     def create(cls, folder: Path, spec: VllmEngine, context: int) -> "Vllm":
-        """With no weights of use until the first are loaded. Raises PermanentFailure where vLLM is not
-        installed."""
+        """Start the engine, without usable weights until the first are loaded. Raises PermanentFailure where
+        vLLM is not installed.
+        """
         try:
             import vllm
             from vllm.engine.arg_utils import AsyncEngineArgs
@@ -51,9 +52,9 @@ class Vllm:
         parameters = self._library.SamplingParams(
             max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False
         )
-        found = await self._last(request_id, tokens, parameters)
-        # Nothing is told of the first token, which follows nothing.
-        return chosen(tokens[1:], found.prompt_logprobs[1:])
+        output = await self._last(request_id, tokens, parameters)
+        # The first token follows no token, so it has no log-probability.
+        return chosen(tokens[1:], output.prompt_logprobs[1:])
 
     async def _last(self, request_id: str, tokens: list[int], parameters: Any) -> Any:
         from vllm.v1.engine.exceptions import EngineDeadError
@@ -67,7 +68,7 @@ class Vllm:
         except EngineDeadError as error:
             raise EngineGone(f"vLLM's engine has died: {error}") from error
         if output is None:
-            raise EngineGone(f"vLLM ended request {request_id} without an answer")
+            raise EngineGone(f"vLLM ended request {request_id} without an output")
         return output
 
     async def load(self, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""What vLLM is made with and asked, as keyword arguments; pure."""
+"""Keyword arguments for vLLM's engine and requests. Pure."""
 
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,11 @@ _DTYPES = {Precision.FLOAT32: "float32", Precision.BFLOAT16: "bfloat16"}
 
 
 def engine_arguments(folder: Path, spec: VllmEngine, context: int) -> dict[str, Any]:
-    """Of vLLM's AsyncEngineArgs. The weights come by refit, so that none are read; a model's own generation
-    config would add to the job's sampling, so that it is left out."""
+    """Build keyword arguments of vLLM's AsyncEngineArgs.
+
+    Weights arrive by refit, so none are read. The model's own generation config is left out, because it
+    would add to the job's sampling settings.
+    """
     return {
         "model": str(folder),
         "tokenizer": str(folder),
@@ -27,7 +30,7 @@ def engine_arguments(folder: Path, spec: VllmEngine, context: int) -> dict[str, 
         "enable_sleep_mode": spec.between_phases is BetweenPhases.FREED,
         "enable_prefix_caching": True,
         "generation_config": "vllm",
-        # Of the distribution that is sampled from: temperature, cuts and forbidden ends included.
+        # Under the distribution that is sampled from: after temperature, truncation and forbidden end tokens.
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": QUALIFIED,
         "disable_log_stats": True,
@@ -35,8 +38,10 @@ def engine_arguments(folder: Path, spec: VllmEngine, context: int) -> dict[str, 
 
 
 def sampling_arguments(sampling: SamplingParameters, seed: int, ends: list[int]) -> dict[str, Any]:
-    """Of vLLM's SamplingParams, for one response. What ends it stays among its tokens. A seed has 63 bits
-    there."""
+    """Build keyword arguments of vLLM's SamplingParams for one response.
+
+    The token or string that ends the response stays among its tokens. vLLM's seed has 63 bits.
+    """
     return {
         "n": 1,
         "max_tokens": sampling.max_tokens,
@@ -47,7 +52,7 @@ def sampling_arguments(sampling: SamplingParameters, seed: int, ends: list[int])
         "seed": seed & 0x7FFFFFFFFFFFFFFF,
         "stop": list(sampling.stop) or None,
         "stop_token_ids": ends,
-        # The ends are ours, minTokens holds for them too.
+        # End tokens are passed by this code, so that minTokens applies to them too.
         "ignore_eos": True,
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,

@@ -1,24 +1,26 @@
-"""What runs in each of vLLM's own processes; vLLM mixes this class into its worker."""
+"""Extension of vLLM's workers; vLLM mixes the class into its worker in each of its own processes."""
 
 from typing import Any
 
 from safetensors import safe_open
 
-#: What vLLM is told to mix in.
+#: Import path of the class that vLLM mixes into its worker.
 QUALIFIED = "kubealign_services.generation.vllm.worker.WeightLoading"
 
 
 class WeightLoading:
-    """An extension of vLLM's worker: its `model_runner` and `device` are there."""
+    """An extension of vLLM's worker, which provides `model_runner` and `device`."""
 
     model_runner: Any
     device: Any
 
     def kubealign_load(self, file: str) -> None:
-        """Take the weights of a safetensors file, in place. vLLM's models know the checkpoint's names and
-        which part of a tensor is theirs."""
-        with safe_open(file, framework="pt", device="cpu") as held:
+        """Load the weights of a safetensors file in place.
+
+        vLLM's models map the checkpoint's names and load their own part of each tensor.
+        """
+        with safe_open(file, framework="pt", device="cpu") as weights:
             self.model_runner.model.load_weights(
-                (name, held.get_tensor(name).to(self.device))
-                for name in held.keys()  # noqa: SIM118
+                (name, weights.get_tensor(name).to(self.device))
+                for name in weights.keys()  # noqa: SIM118
             )

@@ -1,4 +1,4 @@
-"""What a workflow is."""
+"""Workflow protocol."""
 
 from typing import Protocol
 
@@ -6,12 +6,13 @@ from kubealign_services.rollout.workflow.episode import Episode
 
 
 class WorkflowFailed(RuntimeError):
-    """A workflow raised or did nothing. Its group is a failed one; the message says why."""
+    """A workflow raised an error or generated nothing. Its group fails with this message."""
 
 
 class Workflow(Protocol):
-    """How a response comes about."""
+    """Procedure that produces a response in several turns."""
 
     async def __call__(self, episode: Episode) -> None:
-        """Make the response: have the policy generate at least once. Raises WorkflowFailed,
-        RequestRefused."""
+        """Produce the response: have the policy generate at least once. Raises WorkflowFailed,
+        RequestRefused.
+        """

@@ -1,4 +1,4 @@
-"""A workflow of the job's own: an async function that is given the episode."""
+"""Custom workflow of a job: an async function that receives the episode."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -12,32 +12,34 @@ from kubealign_services.scoring.function_process import target_of
 
 
 class CustomWorkflow:
-    """Calls the function, and says what became of it."""
+    """Calls the function and translates its errors."""
 
     def __init__(self, function: Callable[[Episode], Awaitable[None]], called: str) -> None:
         self._function, self._called = function, called
 
     @classmethod
     def of(cls, spec: WorkflowFunction) -> "CustomWorkflow":
-        """Raises WorkflowFailed where the function cannot be had, or is no async function of one argument."""
-        target, called = target_of(spec)
+        """Load the function. Raises WorkflowFailed if it does not exist or is no async function of one
+        argument.
+        """
+        target, description = target_of(spec)
         try:
             function = load(target)
         except Refused as refusal:
-            raise WorkflowFailed(f"spec.rollout.workflow.function: {called} {refusal}") from refusal
+            raise WorkflowFailed(f"spec.rollout.workflow.function: {description} {refusal}") from refusal
         if not inspect.iscoroutinefunction(function) or len(inspect.signature(function).parameters) != 1:
             raise WorkflowFailed(
-                f"spec.rollout.workflow.function: {called} must be an async function of one argument, "
+                f"spec.rollout.workflow.function: {description} must be an async function of one argument, "
                 f"async def {function.__name__}(episode)"
             )
-        return cls(function, called)
+        return cls(function, description)
 
     async def __call__(self, episode: Episode) -> None:
         try:
             await self._function(episode)
         except (RequestRefused, EngineLost):
             raise
-        # Whatever it raises is what became of the response.
+        # Any error of the function fails this response only.
         except Exception as error:
             raise WorkflowFailed(f"workflow {self._called} raised {type(error).__name__}: {error}") from error
         if episode.transcript.turns == 0:

@@ -1,4 +1,4 @@
-"""The workflow that a job's rollout names, ready to be used."""
+"""Creates the sample producer of a job's rollout."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,8 +18,12 @@ from kubealign_services.scoring.tools import ToolProcess
 async def opened_samples(
     spec: WorkflowSpec | None, generator: Generator, worker: str, tokenizer: PreTrainedTokenizerBase
 ) -> AsyncIterator[Samples]:
-    """What makes the samples; a workflow's tools run until the block ends. Raises RewardError for a tool and
-    WorkflowFailed for a workflow that cannot be had."""
+    """Open the sample producer; a workflow's tools run until the block ends.
+
+    Raises:
+        RewardError: A tool cannot be started.
+        WorkflowFailed: The workflow cannot be loaded.
+    """
     if spec is None:
         yield AtOnce(generator, worker)
         return

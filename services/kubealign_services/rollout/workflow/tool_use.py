@@ -1,4 +1,4 @@
-"""Tools called within a response (Schick et al. 2023, "Toolformer"; Yao et al. 2023, "ReAct")."""
+"""Tool calls within a response (Schick et al. 2023, "Toolformer"; Yao et al. 2023, "ReAct")."""
 
 import re
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from kubealign_services.scoring.errors import RewardError, RewardMissing
 
 
 class Tool(Protocol):
-    """Something that answers."""
+    """Tool that answers calls."""
 
     async def answer(self, argument: str) -> str:
-        """Raises RewardError where it cannot."""
+        """Return the result of a call. Raises RewardError if the tool fails."""
 
 
 class ToolWorkflow:
-    """Generates up to the end of a call, puts the tool's answer behind it, and goes on."""
+    """Generates up to the end of a tool call, appends the tool's answer, and continues."""
 
     def __init__(self, spec: ToolUse, tools: Mapping[str, Tool]) -> None:
         self._spec, self._tools = spec, tools
@@ -28,15 +28,16 @@ class ToolWorkflow:
             turn = await episode.generate(stop=[self._spec.end])
             if turn.stop != self._spec.end or turn.truncated or call == self._spec.max_calls:
                 return
-            found = self._pattern.search(turn.text)
-            if found is None:
+            match = self._pattern.search(turn.text)
+            if match is None:
                 return
-            result = await self._result(found, episode)
+            result = await self._result(match, episode)
             if not episode.put(self._spec.answer.replace("{result}", result)):
                 return
 
-    async def _result(self, found: re.Match[str], episode: Episode) -> str:
-        groups = found.groupdict()
+    async def _result(self, match: re.Match[str], episode: Episode) -> str:
+        """Call the tool and return its answer, or an error text for the policy."""
+        groups = match.groupdict()
         name = groups.get("name") or (next(iter(self._tools)) if len(self._tools) == 1 else "")
         if name not in self._tools:
             episode.transcript.tool_errors += 1
@@ -46,6 +47,6 @@ class ToolWorkflow:
         except RewardMissing:
             raise
         except RewardError as error:
-            # The policy is told, and may learn from it; which file and line is no business of its.
+            # The policy sees the error and may learn from it, but not the file and line.
             episode.transcript.tool_errors += 1
             return f"error: {type(error).__name__.removeprefix('Reward').lower()}"

@@ -1,4 +1,6 @@
+"""The Megatron training backend, on megatron-core."""
+
 import warnings
 
-# That there is neither Transformer Engine nor apex is so by design, and would be a page in each rank's log.
+# Transformer Engine and apex are absent by design; the warnings would fill a page of each rank's log.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"megatron\.core")

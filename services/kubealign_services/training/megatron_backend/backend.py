@@ -48,10 +48,10 @@ log = logging.getLogger(__name__)
 
 
 class MegatronBackend:
-    """`TrainingBackend` on megatron-core, for the families of `families`."""
+    """`TrainingBackend` on megatron-core, for the model families of `model.architecture`."""
 
     def __init__(self, model: Model, spec: Trainer, total_updates: int) -> None:
-        """Use `create`."""
+        """Use `create` instead."""
         self._model = model
         self._lora = spec.lora
         self._scale = 1.0 if spec.lora is None else spec.lora.alpha / spec.lora.rank
@@ -89,10 +89,14 @@ class MegatronBackend:
         pooling: str | None = None,
         scores: Sequence[str] = (),
     ) -> "MegatronBackend":
-        """The model of a Hugging Face folder with its first weights, on all ranks; arguments as of
-        `TorchBackend.create`. Collective. Raises UnsupportedModel for a model that megatron-core does not
-        compute as transformers does, UnsuitedLayout for one that cannot be split as the spec says, ValueError
-        for a folder that is not the model wanted."""
+        """Create the model of a Hugging Face folder with its first weights, on all ranks; arguments as for
+        `TorchTrainingBackend.create`. Collective.
+
+        Raises:
+            UnsupportedTrainingModel: megatron-core does not compute the model as transformers does.
+            UnsuitedLayout: The model cannot be split as the spec says.
+            ValueError: The folder holds another kind of model.
+        """
         source = Source(folder, head, seed, head_init, pooling, tuple(scores))
         model, exact = load_model(source, spec, rank, world_size)
         backend = cls(model, spec, total_updates)
@@ -102,12 +106,14 @@ class MegatronBackend:
 
     @property
     def updates(self) -> int:
-        """Optimiser steps done since the first weights."""
+        """Number of optimiser steps since the first weights."""
         return self._updates
 
     def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
         """See TrainingBackend. The dropout of an adapter's inputs is drawn from the plan's seed, alike on the
-        tensor ranks, which share them."""
+        tensor ranks, which
+        share the inputs.
+        """
         self._swap.changed()
         stage = self._model.stage
         torch.manual_seed((plan.seed + self._model.conversion.layout.copy_rank) % (1 << 63))
@@ -124,28 +130,28 @@ class MegatronBackend:
         return averaged(steps)
 
     def _update(self, minibatch: Batch, objective: Objective) -> tuple[Figures, float, float]:
-        """One optimiser step: its figures, gradient norm and learning rate."""
+        """Run one optimiser step. Returns its metrics, gradient norm and learning rate."""
         self._optimizer.zero()
         objective.prepare(minibatch)
         self._model.check(minibatch, objective.outputs)
-        figures = self._pipeline.objective(minibatch, objective)
+        metrics = self._pipeline.objective(minibatch, objective)
         norm = self._optimizer.reduce()
-        if not (math.isfinite(figures.loss) and math.isfinite(norm)):
+        if not (math.isfinite(metrics.loss) and math.isfinite(norm)):
             raise NonFiniteLoss(
-                f"at optimiser step {self._updates + 1} the loss is {figures.loss}, "
+                f"at optimiser step {self._updates + 1} the loss is {metrics.loss}, "
                 f"the gradient's norm {norm}; the weights stay as they were"
             )
         rate = self._optimizer.step(norm, self._updates, self._total_updates)
         self._updates += 1
-        return figures, norm, rate
+        return metrics, norm, rate
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, objective: Objective) -> dict[str, float]:
-        """See TrainingBackend: `loss`, the objective's sums and maxima."""
+        """See TrainingBackend. Returns `loss`, the objective's sums and maxima."""
         objective.prepare(batch)
         self._model.check(batch, objective.outputs)
-        figures = self._pipeline.objective(batch, objective)
-        return {**figures.sums, **figures.maxima, "loss": figures.loss}
+        metrics = self._pipeline.objective(batch, objective)
+        return {**metrics.sums, **metrics.maxima, "loss": metrics.loss}
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
         """See TrainingBackend. Raises ValueError for an output that the model has no head for."""
@@ -153,19 +159,18 @@ class MegatronBackend:
         return self._pipeline.forward(batch, outputs, self._model.widths(batch))
 
     def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """See TrainingBackend. No second copy of the weights is held."""
+        """See TrainingBackend. Holds no second copy of the weights."""
         if self._lora is None:
-            raise ValueError("all weights are trained: there is no adapter to switch off")
+            raise ValueError("all weights are trained: there is no adapter to disable")
         with adapters_off(self._model.stage.trunk):
             return self.forward(batch, outputs)
 
     def snapshot(self) -> Iterator[tuple[str, Tensor]]:
-        """See TrainingBackend. In the precision of the arithmetic; rank 0 holds one whole tensor at a
-        time."""
+        """See TrainingBackend. In the precision of the arithmetic; rank 0 holds one full tensor at a time."""
         return self._gathered(is_trunk)
 
     def slices(self) -> Iterator[WeightSlice]:
-        """See TrainingBackend. Not collective: what each rank owns is fixed by the layout."""
+        """See TrainingBackend. Not collective: the layout determines the slices of each rank."""
         model = self._model
         return local_slices(model.conversion, model.stage.weights(), self._dtype, scale=self._scale)
 
@@ -176,14 +181,16 @@ class MegatronBackend:
         return AdapterSnapshot(self._scale, self._gathered(is_adapter))
 
     def save(self, directory: Path) -> list[str]:
-        """See TrainingBackend. The folder exists; the files are on the disk when this returns."""
+        """See TrainingBackend. The folder exists; the files are synced to disk on return."""
         model = self._model
         states = self._optimizer.state()
         return save_shard(directory, model.conversions, model.rank, states, self._updates, self._lora)
 
     def load(self, directory: Path) -> None:
-        """See TrainingBackend. Reads what ranks in any layout wrote. A checkpoint that one rank cannot use is
-        refused by all, before anything is changed."""
+        """See TrainingBackend. Reads checkpoints of ranks in any layout. A checkpoint that one rank cannot
+        use is refused by all
+        ranks, before anything is changed.
+        """
         model = self._model
         failure, loaded = "", None
         try:
@@ -193,16 +200,16 @@ class MegatronBackend:
         except CorruptCheckpoint as error:
             failure = str(error)
         failures = all_figures({"failures": {failure: 1.0}}, model.world_size)
-        found = [text for figures in failures for text in figures["failures"] if text]
-        if found or loaded is None:
-            raise CorruptCheckpoint(found[0])
+        errors = [text for rank_failures in failures for text in rank_failures["failures"] if text]
+        if errors or loaded is None:
+            raise CorruptCheckpoint(errors[0])
         self._swap.changed()
         states, self._updates = loaded
         self._optimizer.load_state(states, self._updates)
         log.info("shards loaded", extra={"directory": str(directory), "updates": self._updates})
 
     def offload(self) -> None:
-        """Weights, gradients and moments rest in the host's memory: see `residence.contract.Movable`."""
+        """Offload weights, gradients and moments to host memory: see `Movable`."""
         self._swap.offload()
 
     def reload(self) -> None:
@@ -210,15 +217,17 @@ class MegatronBackend:
         self._swap.reload()
 
     def _tensors(self) -> Iterator[Tensor]:
-        """This rank's part of all that lasts from one command to the next."""
+        """Yield this rank's part of all tensors that persist between commands."""
         with torch.no_grad():
             yield from self._model.stage.parameters()
             yield from self._model.stage.buffers()
             yield from self._optimizer.tensors()
 
     def export(self, directory: Path) -> None:
-        """See TrainingBackend. A model with a value or scores becomes a sequence classifier; an adapter
-        stands beside it too, in `adapter/`."""
+        """See TrainingBackend. A model with a value or score head becomes a sequence classifier; an adapter
+        is also written alone,
+        to `adapter/`.
+        """
         model, source = self._model, self._model.source
         with_score = model.conversion.heads.scores > 0
         weights = self._gathered(is_exported(with_score))
@@ -245,8 +254,8 @@ class MegatronBackend:
                 self._lora,
             )
 
-    def _gathered(self, wanted: Wanted) -> Iterator[tuple[str, Tensor]]:
+    def _gathered(self, keep: Wanted) -> Iterator[tuple[str, Tensor]]:
         model = self._model
         return gathered(
-            model.conversions, model.rank, model.stage.weights(), self._dtype, wanted, self._scale
+            model.conversions, model.rank, model.stage.weights(), self._dtype, keep, self._scale
         )

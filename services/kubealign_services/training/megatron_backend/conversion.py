@@ -1,11 +1,12 @@
-"""One rank's parameters and the tensors of a Hugging Face checkpoint: which is made of which. Pure.
+"""Mapping between one rank's parameters and the tensors of a Hugging Face checkpoint. Pure.
 
-    conversion = Conversion(shape, layout, heads)
-    conversion.shapes           # this rank's parameters by megatron-core's name, with their shapes
-    conversion.parts(name)      # the rectangles that one of them is made of
-    conversion.owned            # what this rank yields of the checkpoint
+    conversion = WeightConversion(shape, layout, heads)
+    conversion.shapes            # this rank's parameters by megatron-core's name, with their shapes
+    conversion.slices_of(name)   # the rectangles that a parameter is made of
+    conversion.owned_tensors     # the checkpoint tensors that this rank yields
 
-`of_ranks` gives it for every rank, so that each knows what the others have.
+`build_conversions` builds the conversion of every rank, so that each rank knows the parameters of the
+others.
 """
 
 from collections.abc import Iterable
@@ -29,8 +30,12 @@ from kubealign_services.training.megatron_backend.table_parts import Part, local
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """What stands on the trunk's last stage. vocabulary: the language model's head. scores: outputs of
-    `score.weight`, 0 for none."""
+    """Heads on the trunk's last stage.
+
+    Attributes:
+        vocabulary: True with a language-model head.
+        scores: Outputs of `score.weight`, 0 for none.
+    """
 
     vocabulary: bool = True
     scores: int = 0
@@ -38,7 +43,7 @@ class HeadSizes:
 
 @dataclass(frozen=True)
 class AdaptedLayers:
-    """Which linear layers have an adapter, by their Hugging Face names, and of what rank."""
+    """Linear layers with an adapter, by their Hugging Face names, and the adapters' rank."""
 
     rank: int
     layers: frozenset[str]
@@ -46,38 +51,40 @@ class AdaptedLayers:
 
 @dataclass(frozen=True)
 class Source:
-    """What this rank has of one tensor of the checkpoint: parts of one parameter."""
+    """This rank's part of one checkpoint tensor: slices of one parameter."""
 
     parameter: str
     parts: tuple[Part, ...]
 
 
 class Conversion:
-    """Of one rank. adapted: the layers whose adapters are parameters too, see `lora`.
-
-    Raises UnsuitedLayout where the model cannot be split as the layout says.
-    """
+    """The conversion of one rank. Raises UnsuitedLayout when the model cannot be split as the layout says."""
 
     def __init__(
         self, shape: Shape, layout: Layout, heads: HeadSizes, adapted: AdaptedLayers | None = None
     ) -> None:
+        """Build the conversion.
+
+        Args:
+            adapted: Layers whose adapters are parameters too, see `model.lora`.
+        """
         check_model(shape, layout)
         self.shape = shape
         self.layout = layout
         self.heads = heads
         self.adapted = adapted
         self._sizes = table.sizes(shape, heads.scores, 0 if adapted is None else adapted.rank)
-        # Layers and experts have the same parts, but for the names. By the row's id: rows live as long.
+        # Layers and experts share their slices apart from the names. Keyed by row id: rows live as long.
         self._parts: dict[int, tuple[Part, ...]] = {}
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """This rank's parameters by megatron-core's names."""
+        """This rank's parameters by megatron-core's names, with their shapes."""
         return {name: local_shape(row, self._sizes, self.layout) for name, row in self._rows.items()}
 
     @cached_property
     def owned(self) -> dict[str, Source]:
-        """What this rank yields of the checkpoint, by the tensors' names: over all ranks everything once."""
+        """Checkpoint tensors that this rank yields, by name: over all ranks every element once."""
         owned: dict[str, Source] = {}
         if self.layout.copy_rank and (self.shape.mixture is None or self.layout.expert_copy_rank):
             return owned
@@ -90,36 +97,38 @@ class Conversion:
             owned.update({tensor: Source(name, tuple(parts)) for tensor, parts in by_tensor.items()})
         return owned
 
-    # Made when first asked for: each rank has this of all ranks, and needs most of them only to save.
+    # Lazy: each rank has the conversions of all ranks, and needs most of them only to save.
     @cached_property
     def _rows(self) -> dict[str, table.Row]:
         rows: dict[str, table.Row] = {}
         for name, row in _named_rows(self.shape, self.layout, self.heads):
             rows[name] = row
             if self.adapted is not None:
-                place = place_of(name, self.shape, self.layout)
-                rows.update(_adapter_rows(name, row, place, self.adapted))
+                location = place_of(name, self.shape, self.layout)
+                rows.update(_adapter_rows(name, row, location, self.adapted))
         return rows
 
     def parts(self, name: str) -> tuple[Part, ...]:
-        """Of a parameter of this rank. Raises ValueError for one that the table does not have."""
+        """Return the slices of a parameter of this rank. Raises ValueError for a parameter without a row in
+        the mapping.
+        """
         row = self._rows.get(name)
         if row is None:
             raise ValueError(
-                f"megatron-core's parameter {name} of a {self.shape.family} model has no row in the table "
-                f"of weights; this stage's are {', '.join(sorted(self._rows))}"
+                f"megatron-core's parameter {name} of a {self.shape.family} model has no row in the weight "
+                f"mapping; this stage's are {', '.join(sorted(self._rows))}"
             )
-        place = place_of(name, self.shape, self.layout)
+        location = place_of(name, self.shape, self.layout)
         if id(row) not in self._parts:
             self._parts[id(row)] = parts_of(row, self._sizes, self.shape, self.layout)
-        return tuple(part.named(place.fill(part.name)) for part in self._parts[id(row)])
+        return tuple(part.named(location.fill(part.name)) for part in self._parts[id(row)])
 
     def split(self, name: str) -> table.Split:
-        """How tensor ranks share a parameter."""
+        """Return the division of a parameter over the tensor ranks."""
         return self._rows[name].split
 
     def _is_owner(self, row: table.Row) -> bool:
-        """Whether the checkpoint takes the parameter from this rank, of all that have it."""
+        """Return True when the checkpoint takes the parameter from this rank, of all ranks that hold it."""
         if row is table.TIED_OUTPUT:
             return False
         if EXPERT in row.parameter:
@@ -129,7 +138,7 @@ class Conversion:
         )
 
 
-#: What stands between a linear layer's name and its adapters'.
+#: Infix between a linear layer's name and its adapters' names.
 ADAPTER = ".adapters."
 
 
@@ -140,14 +149,14 @@ def of_ranks(
     heads: HeadSizes,
     adapted: AdaptedLayers | None = None,
 ) -> list[Conversion]:
-    """Every rank's."""
+    """Build the conversion of every rank."""
     return [
         Conversion(shape, Layout.of(spec, rank, world_size), heads, adapted) for rank in range(world_size)
     ]
 
 
 def _named_rows(shape: Shape, layout: Layout, heads: HeadSizes) -> Iterable[tuple[str, table.Row]]:
-    """(name on this rank, row) of every parameter of this rank's stage."""
+    """Yield (name on this rank, row) of every parameter of this rank's stage."""
     if layout.is_first_stage:
         yield table.EMBEDDING.parameter, table.EMBEDDING
     for index, layer in enumerate(layer_range(shape.layers, layout)):
@@ -169,14 +178,15 @@ def _named_rows(shape: Shape, layout: Layout, heads: HeadSizes) -> Iterable[tupl
 
 
 def _adapter_rows(
-    name: str, row: table.Row, place: Place, adapted: AdaptedLayers
+    name: str, row: table.Row, location: Place, adapted: AdaptedLayers
 ) -> Iterable[tuple[str, table.Row]]:
-    """Two of each adapted layer: what the layer's inputs are split by splits A's columns, its outputs B's
-    rows."""
+    """Yield two rows for each adapted layer: A's columns are divided as the layer's inputs, B's rows as its
+    outputs.
+    """
     is_row = row.split is table.Split.ROW
     for tensor in row.tensors:
-        layer, _, end = tensor.name.rpartition(".")
-        if end != "weight" or place.fill(layer) not in adapted.layers:
+        layer, _, suffix = tensor.name.rpartition(".")
+        if suffix != "weight" or location.fill(layer) not in adapted.layers:
             continue
         stem = f"{name.removesuffix('.weight')}{ADAPTER}{layer.rpartition('.')[2]}"
         down = table.Tensor(f"{layer}.lora_A.weight", ("rank", tensor.sizes[1]))

@@ -1,4 +1,4 @@
-"""The attention inside megatron-core's attention layer: packed sequences, without a mask over the pack."""
+"""Core attention of megatron-core's attention layer for packed sequences, without a mask over the pack."""
 
 from typing import Any
 
@@ -11,8 +11,9 @@ from kubealign_services.training.torch_backend.packed_attention import PLAN, pac
 
 
 class PackedCoreAttention(nn.Module):
-    """Stands where megatron-core's `DotProductAttention` would. It is the torch backend's attention, so both
-    compute the same; Transformer Engine is not needed.
+    """Replacement of megatron-core's `DotProductAttention`. Uses the torch backend's attention, so both
+    backends compute the
+    same and Transformer Engine is not needed.
     """
 
     def __init__(
@@ -24,9 +25,13 @@ class PackedCoreAttention(nn.Module):
         pg_collection: Any = None,
         **_: Any,
     ) -> None:
-        """As megatron-core's layer makes it. window: how many tokens up to and with itself a token sees; None
-        for all. recompute: whether the scores are made again in the backward pass (Korthikanti et al. 2022,
-        selective recomputation)."""
+        """Construct as megatron-core's layer does.
+
+        Args:
+            window: Number of tokens that a token sees, up to and including itself; None for all.
+            recompute: Recompute the scores in the backward pass (Korthikanti et al. 2022, selective
+                recomputation).
+        """
         super().__init__()
         self.window = window
         self.recompute = recompute
@@ -43,10 +48,15 @@ class PackedCoreAttention(nn.Module):
         packed_seq_params: Any,
         **_: Any,
     ) -> Tensor:
-        """query [t, 1, heads, d], key and value [t, 1, kv heads, d] -> [t, 1, heads x d]."""
+        """Compute attention. Returns [t, 1, heads x d].
+
+        Args:
+            query: [t, 1, heads, d].
+            key, value: [t, 1, kv heads, d].
+        """
         attend = self._attend
         if self.recompute and self.training:
-            found = checkpoint(
+            output = checkpoint(
                 attend,
                 query,
                 key,
@@ -56,17 +66,17 @@ class PackedCoreAttention(nn.Module):
                 preserve_rng_state=False,
             )
         else:
-            found = attend(query, key, value, packed_seq_params.plan)
-        return found.reshape(found.shape[0], 1, -1)
+            output = attend(query, key, value, packed_seq_params.plan)
+        return output.reshape(output.shape[0], 1, -1)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, plan: Any) -> Tensor:
-        """[t, 1, heads, d] -> [t, heads, d]."""
+        """Map [t, 1, heads, d] to [t, heads, d]."""
         if isinstance(plan, ContextPlan):
             return context_attention(
                 query[:, 0], key[:, 0], value[:, 0], plan, self.context, self.scale, self.window
             )
         q, k, v = (states.permute(1, 2, 0, 3) for states in (query, key, value))
-        found, _ = packed_attention(
+        output, _ = packed_attention(
             self, q, k, v, None, scaling=self.scale, sliding_window=self.window, **{PLAN: plan}
         )
-        return found[0]
+        return output[0]

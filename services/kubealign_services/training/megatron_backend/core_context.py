@@ -1,8 +1,11 @@
-"""Context parallelism: each rank has some tokens of every pack and asks all keys and values of the others.
+"""Context parallelism: each rank holds some tokens of every pack and gathers all keys and values of the
+others.
 
-Keys and values are gathered before the attention and their gradients summed back (as Llama 3 was trained:
-Grattafiori et al. 2024, section 3.3.2), not passed round a ring: a pack's sequences may be cut anywhere.
-Each rank has two chunks, one from each end, so that causal attention costs all of them about the same.
+Keys and values are gathered before the attention and their gradients summed back (as for Llama 3:
+Grattafiori et al.
+2024, section 3.3.2), not passed around a ring: a pack's sequences may be divided anywhere. Each rank has
+two chunks,
+one from each end, so that causal attention costs all ranks about the same.
 """
 
 from dataclasses import dataclass
@@ -16,9 +19,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 @dataclass(frozen=True)
 class Part:
-    """One sequence's queries that are here. rows: int64 [q], their places among this rank's tokens.
-    positions: int64 [q], in the sequence. keys: int64 [k], the places of the sequence's tokens in what is
-    gathered, up to the last query's."""
+    """The queries of one sequence on this rank.
+
+    Attributes:
+        rows: int64 [q], indices among this rank's tokens.
+        positions: int64 [q], positions in the sequence.
+        keys: int64 [k], indices of the sequence's tokens in the gathered keys, up to the last query's.
+    """
 
     rows: Tensor
     positions: Tensor
@@ -27,21 +34,35 @@ class Part:
 
 @dataclass(frozen=True)
 class ContextPlan:
-    """parts hold each of this rank's tokens once; back: int64 [t], each token's place among the parts."""
+    """Attention plan of one context rank.
+
+    Attributes:
+        queries: Hold each of this rank's tokens once.
+        restore_order: int64 [t], index of each token in the concatenated queries.
+    """
 
     parts: list[Part]
     back: Tensor
 
 
 def shares(length: int, ranks: int) -> list[Tensor]:
-    """For each rank the tokens that it has, int64: chunk r from the front and chunk r from the back of
-    2 x ranks chunks. length is a multiple of their number."""
+    """Return for each rank the indices of its tokens, int64: chunk r from the front and chunk r from the back
+    of 2 x ranks
+    chunks.
+
+    Args:
+        length: A multiple of the number of chunks.
+    """
     chunks = torch.arange(length).chunk(2 * ranks)
     return [torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]]) for rank in range(ranks)]
 
 
 def plan_context(seams: Tensor, ranks: int, rank: int, device: torch.device) -> ContextPlan:
-    """seams: int32 [S + 1] on the CPU, where the sequences of the padded pack begin and end."""
+    """Plan the attention of one context rank.
+
+    Args:
+        seams: int32 [S + 1] on the CPU, boundaries of the sequences of the padded pack.
+    """
     length = int(seams[-1])
     owned = shares(length, ranks)
     gathered = torch.empty(length, dtype=torch.int64)
@@ -68,8 +89,12 @@ def context_attention(
     scale: float | None,
     window: int | None,
 ) -> Tensor:
-    """query [t, heads, d], key and value [t, kv heads, d] of this rank's tokens -> [t, heads, d].
-    Collective."""
+    """Compute the attention of this rank's tokens. Returns [t, heads, d]. Collective.
+
+    Args:
+        query: [t, heads, d].
+        key, value: [t, kv heads, d].
+    """
     key, value = (
         gather_from_sequence_parallel_region(states.contiguous(), True, group=group)
         for states in (key, value)

@@ -1,4 +1,4 @@
-"""The adapter of a trained model as a folder of its own, beside the merged model."""
+"""Writes the adapter of a trained model as a separate folder within the exported one."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,8 +22,13 @@ def export_adapter(
     parameters: Mapping[str, Tensor],
     lora: Lora,
 ) -> None:
-    """Write `adapter/` into an exported folder, in fp32; collective, rank 0 writes. source: the folder of the
-    model under it. A classifier's head, which is trained whole, is kept in the adapter."""
+    """Write `adapter/` into an exported folder, in fp32; collective, rank 0 writes.
+
+    A classifier's head, which is trained in full, is stored with the adapter.
+
+    Args:
+        source: Folder of the base model.
+    """
     tensors = dict(gathered(conversions, rank, parameters, torch.float32, is_adapter))
     heads = dict(gathered(conversions, rank, parameters, torch.float32, lambda name: name == _SCORE))
     if rank == 0:

@@ -1,7 +1,8 @@
-"""Which Hugging Face models megatron-core can be: their sizes and traits, read from a config. Pure.
+"""Model families that megatron-core supports: sizes and traits, read from a Hugging Face config. Pure.
 
-How to use: `read_shape(config)`, then `families_config.transformer_config` for megatron-core's own config,
-`conversion.Conversion` for this rank's weights.
+Usage: `read_architecture(config)`, then `transformer_config.transformer_config` for megatron-core's own
+config,
+`conversion.WeightConversion` for this rank's weights.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from kubealign_services.training.torch_backend.packed_attention import UnsupportedModel
 
-#: Model types of Hugging Face configs.
+#: Model types in Hugging Face configs.
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 
@@ -18,8 +19,16 @@ _ALL_LAYERS_SLIDE = ("mistral", "mixtral", "qwen3_moe")
 
 @dataclass(frozen=True)
 class Mixture:
-    """The experts of a model. sparse: for each layer, whether its MLP is the mixture. chosen: experts that a
-    token goes to. normalised: their weights sum to 1. shared: size of the expert of all tokens, or 0."""
+    """The mixture of experts of a model.
+
+    Attributes:
+        sparse: For each layer, True when its MLP is the mixture.
+        experts: Number of experts.
+        top_k: Experts for each token.
+        expert_size: Hidden size of an expert's MLP.
+        is_normalised: True when the weights of a token's experts sum to 1.
+        shared_expert_size: Size of the expert of all tokens, or 0.
+    """
 
     sparse: tuple[bool, ...]
     experts: int
@@ -31,8 +40,13 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes and traits of a model. size: of the dense MLP between its matrices. windows: for each layer, how
-    many tokens up to and with itself a token sees; None for all."""
+    """Sizes and traits of a model.
+
+    Attributes:
+        mlp_size: Hidden size of the dense MLP.
+        windows: For each layer, the number of tokens that a token sees up to and including itself; None
+            for all.
+    """
 
     family: str
     layers: int
@@ -52,18 +66,20 @@ class Shape:
     mixture: Mixture | None = None
 
     def is_sparse(self, layer: int) -> bool:
-        """Whether the layer's MLP is a mixture."""
+        """Return True when the layer's MLP is a mixture."""
         return self.mixture is not None and self.mixture.sparse[layer]
 
 
 def read_shape(config: Any) -> Shape:
-    """The shape of a Hugging Face config's model. Raises UnsupportedModel, naming the config's field, for
-    what megatron-core does not compute as transformers does."""
+    """Read the architecture from a Hugging Face config. Raises UnsupportedTrainingModel, naming the config's
+    field, for traits
+    that megatron-core does not compute as transformers does.
+    """
     family = config.model_type
     if family not in DENSE + MIXTURES:
         raise UnsupportedModel(
-            f"trainer.backend.megatron does not know model type {family!r}; it knows "
-            f"{', '.join(DENSE + MIXTURES)}. The torch backend takes any that runs packed"
+            f"trainer.backend.megatron does not support model type {family!r}; it supports "
+            f"{', '.join(DENSE + MIXTURES)}. The torch backend takes any model that runs packed"
         )
     _refuse_other_traits(config)
     heads = config.num_attention_heads
@@ -91,7 +107,7 @@ def _refuse_other_traits(config: Any) -> None:
     if config.hidden_act != "silu":
         raise _unsupported(config, "hidden_act", "silu")
     for field in ("attention_bias", "mlp_bias"):
-        # Of these families megatron-core has a bias at query, key and value or at every matrix.
+        # For these families megatron-core has a bias at query, key and value only, or at every matrix.
         if getattr(config, field, False):
             raise _unsupported(config, field, False)
     for field in ("attention_dropout", "router_jitter_noise"):
@@ -130,13 +146,13 @@ def _mixture(config: Any) -> Mixture | None:
         return None
     chosen = config.num_experts_per_tok
     if chosen == 1 and normalised:
-        # megatron-core refuses a softmax over one expert: its weight is 1 whatever the router says.
+        # megatron-core refuses a softmax over one expert: its weight is 1 whatever the router outputs.
         raise _unsupported(config, "num_experts_per_tok", "2 or more where their weights sum to 1")
     return Mixture(sparse, experts, chosen, size, normalised, shared)
 
 
-def _unsupported(config: Any, field: str, wanted: object) -> UnsupportedModel:
+def _unsupported(config: Any, field: str, supported: object) -> UnsupportedModel:
     return UnsupportedModel(
         f"trainer.backend.megatron: config.json of model type {config.model_type} has {field} = "
-        f"{getattr(config, field)!r}; the Megatron backend does {wanted}"
+        f"{getattr(config, field)!r}; the Megatron backend supports {supported}"
     )

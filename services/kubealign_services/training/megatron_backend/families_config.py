@@ -1,4 +1,4 @@
-"""megatron-core's own description of a model, and the rotation of its positions."""
+"""megatron-core's configuration of a model, and its rotary position embedding."""
 
 import math
 from typing import Any
@@ -13,25 +13,30 @@ from kubealign.spec.megatron import MegatronBackend
 from kubealign_services.training.megatron_backend.families import Shape
 from kubealign_services.training.torch_backend.packed_attention import UnsupportedModel
 
-# The others depend on the length of the longest sequence.
+# The other types depend on the length of the longest sequence.
 _ROTATIONS = ("default", "linear", "llama3", "yarn")
 
 
 def rotation(config: Any) -> tuple[Tensor, float]:
-    """(inverse frequencies fp32 [head size / 2], factor of sine and cosine) of a Hugging Face config, as
-    transformers computes them. `GPTModel`'s `rotary_pos_emb.inv_freq` is to be set to the first; the second
-    is in `transformer_config`'s softmax_scale, as its square: queries and keys are both rotated whole."""
+    """Return (inverse frequencies fp32 [head size / 2], factor of sine and cosine) of a Hugging Face config,
+    as transformers
+    computes them.
+
+    The first replaces `rotary_pos_emb.inv_freq` of `GPTModel`; the square of the second goes into the
+    softmax_scale of
+    `transformer_config`: queries and keys are both rotated in full.
+    """
     parameters = config.rope_parameters
     kind = parameters.get("rope_type", "default")
     if kind not in _ROTATIONS:
         raise UnsupportedModel(
-            f"trainer.backend.megatron: config.json has rope_type {kind!r}; the Megatron backend does "
+            f"trainer.backend.megatron: config.json has rope_type {kind!r}; the Megatron backend supports "
             f"{', '.join(_ROTATIONS)}"
         )
     if parameters.get("partial_rotary_factor", 1.0) != 1.0:
         raise UnsupportedModel(
             "trainer.backend.megatron: config.json has partial_rotary_factor "
-            f"{parameters['partial_rotary_factor']}; the Megatron backend does 1.0"
+            f"{parameters['partial_rotary_factor']}; the Megatron backend supports 1.0"
         )
     if kind == "default":
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -44,9 +49,14 @@ def rotation(config: Any) -> tuple[Tensor, float]:
 def transformer_config(
     shape: Shape, spec: MegatronBackend, rotation_factor: float, dtype: torch.dtype, **execution: Any
 ) -> TransformerConfig:
-    """The model for megatron-core's `GPTModel`. rotation_factor: the second of `rotation`. dtype: of the
-    parameters. execution: further fields that change how it is run and not what is computed, such as
-    recompute_granularity or use_cpu_initialization; they win over those that are set here."""
+    """Return the config for megatron-core's `GPTModel`.
+
+    Args:
+        rotation_factor: Second result of `rope_frequencies`.
+        dtype: Dtype of the parameters.
+        execution: Further fields that affect execution but not results, such as recompute_granularity or
+            use_cpu_initialization; they override the fields set here.
+    """
     fields: dict[str, Any] = {
         "num_layers": shape.layers,
         "hidden_size": shape.hidden,
@@ -72,7 +82,7 @@ def transformer_config(
         "context_parallel_size": spec.context_parallel,
         "sequence_parallel": spec.sequence_parallel and spec.tensor_parallel > 1,
         "variable_seq_lengths": True,
-        # Also without experts: megatron-core refuses variable lengths with its other dispatcher.
+        # Needed without experts too: megatron-core refuses variable lengths with its other dispatcher.
         "moe_token_dispatcher_type": "alltoall",
         "perform_initialization": False,
     }
@@ -80,8 +90,11 @@ def transformer_config(
 
 
 def model_arguments(shape: Shape, spec: MegatronBackend, theta: float) -> dict[str, Any]:
-    """What `GPTModel`'s constructor wants beside config, layer spec and stage. theta: the base of the
-    rotation, whose frequencies are then replaced (see `rotation`)."""
+    """Return the arguments of `GPTModel` other than config, layer spec and stage.
+
+    Args:
+        theta: Base of the rotation, whose frequencies are then replaced (see `rope_frequencies`).
+    """
     return {
         "vocab_size": padded_vocabulary(shape, spec.tensor_parallel),
         "max_sequence_length": shape.positions,
@@ -92,7 +105,9 @@ def model_arguments(shape: Shape, spec: MegatronBackend, theta: float) -> dict[s
 
 
 def padded_vocabulary(shape: Shape, tensor: int) -> int:
-    """The vocabulary's size with rows of zeros at its end, so that all tensor-parallel ranks have as many."""
+    """Return the vocabulary's size, padded with rows of zeros so that all tensor-parallel ranks have equally
+    many.
+    """
     return -(-shape.vocabulary // tensor) * tensor
 
 
@@ -105,13 +120,13 @@ def _mixture_fields(shape: Shape, spec: MegatronBackend) -> dict[str, Any]:
         "moe_ffn_hidden_size": mixture.size,
         "moe_layer_freq": [int(sparse) for sparse in mixture.sparse],
         "moe_router_topk": mixture.chosen,
-        # Softmax over the chosen alone is softmax over all, divided by the sum of the chosen.
+        # Softmax over the top-k alone is softmax over all, divided by the sum of the top-k.
         "moe_router_pre_softmax": not mixture.normalised,
         "moe_router_load_balancing_type": "none",
         "moe_aux_loss_coeff": 0.0,
         "moe_shared_expert_intermediate_size": mixture.shared or None,
         "moe_shared_expert_gate": mixture.shared > 0,
         "expert_model_parallel_size": spec.expert_parallel,
-        # As megatron-core's process groups have it where nothing else is said.
+        # The default of megatron-core's process groups.
         "expert_tensor_parallel_size": spec.tensor_parallel,
     }

@@ -1,5 +1,6 @@
-"""A model that is only asked and never trained, split over the same ranks as the one beside it: a reference
-WithTrainer, a reward model WithCritic."""
+"""Frozen models split over the same ranks as a trained one: a reference WithTrainer, a reward model
+WithCritic.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,12 +25,20 @@ from kubealign_services.training.megatron_backend.weights_in_head import read_co
 
 
 class FrozenMegatron:
-    """`FrozenBackend` on megatron-core. The weights are read when it is first asked, since the ranks have not
-    met before; every call is collective."""
+    """`FrozenBackend` on megatron-core. The weights are loaded by the first call, since the rendezvous comes
+    after
+    construction; every call is collective.
+    """
 
     def __init__(self, folder: Path, head: Head, spec: Trainer, rank: int, world_size: int) -> None:
-        """spec: of the model beside it, whose layout and precision it has. Raises ValueError for a folder
-        that is none; what `MegatronBackend.create` raises comes with the first call."""
+        """Read the config.
+
+        Raises ValueError for a folder without a model; the errors of `MegatronTrainingBackend.create` come
+        with the first call.
+
+        Args:
+            spec: Spec of the trained model, whose layout and precision are used.
+        """
         self._config = read_config(folder)
         self._source = Source(folder, head)
         self._spec = spec.model_copy(update={"lora": None})
@@ -57,7 +66,7 @@ class FrozenMegatron:
         return pipeline.forward(batch, outputs, model.widths(batch))
 
     def offload(self) -> None:
-        """See FrozenBackend. This rank's part rests in the host's memory for good: it never changes."""
+        """See FrozenBackend. This rank's host copy is made once, since the weights never change."""
         if self._made is not None:
             self._made[2].offload()
 

@@ -1,5 +1,7 @@
-"""The heads on the last stage: what `torch_backend.packed_model` gives, from hidden states whose tokens and
-whose vocabulary are shared among ranks."""
+"""Output heads on the last stage: the columns of `torch_backend.model.packed_model`, from hidden states whose
+tokens and
+whose vocabulary are divided among ranks.
+"""
 
 from dataclasses import dataclass
 
@@ -23,9 +25,14 @@ from kubealign_services.training.megatron_backend.vocabulary import (
 
 @dataclass(frozen=True)
 class Heads:
-    """head: what stands on the trunk. vocabulary: the tokens that there are; 0 for a bare trunk. score: the
-    values' head, [N, hidden], the same on all tensor ranks; None: there is none. sequence_parallel: whether
-    the tensor ranks share the tokens."""
+    """The heads of the last stage.
+
+    Attributes:
+        head: Kind of head.
+        vocabulary: Number of tokens; 0 for a bare trunk.
+        score: The value or score head, [N, hidden], the same on all tensor ranks; None without one.
+        sequence_parallel: True when the tensor ranks divide the tokens.
+    """
 
     head: Head
     vocabulary: int
@@ -36,9 +43,15 @@ class Heads:
     def columns(
         self, hidden: Tensor, weight: Tensor | None, tokens: StageTokens, outputs: frozenset[str]
     ) -> dict[str, Tensor]:
-        """hidden: the trunk's [t, 1, H] on this rank. weight: its rows of the vocabulary's head. The columns
-        of `ModelOutputs` that are asked for, each [T] or [T, K] in at least fp32, the same on all tensor and
-        context ranks; their gradient flows into this rank's own part. Collective."""
+        """Compute the requested columns of `ModelOutputs`, each [T] or [T, K] in at least fp32.
+
+        The columns are the same on all tensor and context ranks; their gradient flows into this rank's own
+        part. Collective.
+
+        Args:
+            hidden: The trunk's hidden states [t, 1, H] on this rank.
+            weight: This rank's rows of the language-model head.
+        """
         columns: dict[str, Tensor] = {}
         if outputs & {"logprobs", "entropy", "candidate_logprobs"}:
             assert weight is not None
@@ -54,7 +67,12 @@ class Heads:
         return {name: columns[name] for name in sorted(outputs)}
 
     def _whole(self, hidden: Tensor, parts: bool) -> Tensor:
-        """[t, H]. parts: whether each tensor rank will give a part of the gradient, or all the same."""
+        """Gather the hidden states into [t, H].
+
+        Args:
+            parts: True when each tensor rank will give a part of the gradient, False when all give the
+                same.
+        """
         group = self.groups.tensor
         if self.sequence_parallel:
             hidden = gather_from_sequence_parallel_region(hidden, parts, group=group)
@@ -87,37 +105,39 @@ class Heads:
         if "candidate_logprobs" in outputs:
             if packed.candidates is None:
                 raise ValueError("candidate_logprobs were asked for, and the batch has no column candidates")
-            of_chosen = tokens.local[packed.chosen - 1] >= 0
-            found = candidate_logprobs(
-                hidden[rows], weight, packed.candidates[of_chosen], packed.candidates_temperature, share
+            has_source = tokens.local[packed.chosen - 1] >= 0
+            logprobs_of_candidates = candidate_logprobs(
+                hidden[rows], weight, packed.candidates[has_source], packed.candidates_temperature, share
             )
-            columns["candidate_logprobs"] = _spread(found, chosen, tokens)
+            columns["candidate_logprobs"] = _spread(logprobs_of_candidates, chosen, tokens)
         return columns
 
     def _values(self, hidden: Tensor, tokens: StageTokens) -> Tensor:
-        """Moved one on for a value: at a token, that of the state before it."""
+        """Compute the values or scores. Values are shifted by one: a token holds the value of the state
+        before it.
+        """
         assert self.score is not None
         packed = tokens.packed
         wide = torch.promote_types(hidden.dtype, torch.float32)
         weight = self.score.weight.to(wide)
         if self.head is Head.VALUE:
-            places, rows = _here(packed.predicted, packed.predicted - 1, tokens)
-            return _spread(hidden[rows].to(wide) @ weight[0], places, tokens)
-        every = torch.arange(packed.tokens.shape[1], device=hidden.device)
-        places, rows = _here(every, every, tokens)
+            indices, rows = _here(packed.predicted, packed.predicted - 1, tokens)
+            return _spread(hidden[rows].to(wide) @ weight[0], indices, tokens)
+        all_indices = torch.arange(packed.tokens.shape[1], device=hidden.device)
+        indices, rows = _here(all_indices, all_indices, tokens)
         scores = hidden[rows].to(wide) @ (weight[0] if len(weight) == 1 else weight.T)
-        return _spread(scores, places, tokens)
+        return _spread(scores, indices, tokens)
 
 
-def _here(places: Tensor, sources: Tensor, tokens: StageTokens) -> tuple[Tensor, Tensor]:
-    """Those places whose source is among this rank's tokens, and the source's row."""
+def _here(indices: Tensor, sources: Tensor, tokens: StageTokens) -> tuple[Tensor, Tensor]:
+    """Return the indices whose source is among this rank's tokens, and the source's row."""
     rows = tokens.local[sources]
-    here = rows >= 0
-    return places[here], rows[here]
+    is_local = rows >= 0
+    return indices[is_local], rows[is_local]
 
 
-def _spread(values: Tensor, places: Tensor, tokens: StageTokens) -> Tensor:
-    """One, or K, for each place -> [T] or [T, K], with 0 elsewhere."""
+def _spread(values: Tensor, indices: Tensor, tokens: StageTokens) -> Tensor:
+    """Scatter one value, or K values, for each index into [T] or [T, K], with 0 elsewhere."""
     length = tokens.packed.tokens.shape[1]
     zeros = torch.zeros((length, *values.shape[1:]), dtype=values.dtype, device=values.device)
-    return zeros.index_add(0, places, values)
+    return zeros.index_add(0, indices, values)

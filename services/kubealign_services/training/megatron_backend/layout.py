@@ -1,8 +1,10 @@
-"""Where a rank stands when a model is split tensor x context x data x pipeline. Pure arithmetic.
+"""Position of a rank when a model is split tensor x context x data x pipeline. Pure arithmetic.
 
 Ranks are numbered as megatron-core numbers them (its order tp-cp-ep-dp-pp): neighbours share tensors, the
-farthest apart are the stages of the pipeline. Experts are spread over ranks that hold the same dense layers:
-the context and data-parallel ones.
+stages of
+the pipeline are farthest apart. Experts are spread over ranks that hold the same dense layers: the context
+and
+data-parallel ranks.
 """
 
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from kubealign.spec.megatron import MegatronBackend
 
 @dataclass(frozen=True)
 class Layout:
-    """How many ranks there are in each direction, and which of them this one is, from 0.
+    """Number of ranks in each parallel dimension, and this rank's index in each, from 0.
 
     expert counts ranks among context x data; it splits nothing but a mixture's experts.
     """
@@ -30,7 +32,7 @@ class Layout:
 
     @classmethod
     def of(cls, spec: MegatronBackend, rank: int, world_size: int) -> "Layout":
-        """Raises ValueError when the ranks cannot be split as the spec says."""
+        """Compute the layout of a rank. Raises ValueError when the ranks cannot be split as the spec says."""
         tensor, context, pipeline = spec.tensor_parallel, spec.context_parallel, spec.pipeline_parallel
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} of {world_size}")
@@ -63,28 +65,29 @@ class Layout:
 
     @property
     def is_first_stage(self) -> bool:
-        """Whether the embeddings are here."""
+        """True when the embeddings are on this rank."""
         return self.pipeline_rank == 0
 
     @property
     def is_last_stage(self) -> bool:
-        """Whether the heads are here."""
+        """True when the heads are on this rank."""
         return self.pipeline_rank == self.pipeline - 1
 
     @property
     def copy_rank(self) -> int:
-        """Which copy of the same dense layers this is, from 0 to context x data - 1."""
+        """Index of this replica of the dense layers, from 0 to context x data - 1."""
         return self.context_rank + self.context * self.data_rank
 
     @property
     def expert_copy_rank(self) -> int:
-        """Which copy of the same experts this is: 0 for their first owner."""
+        """Index of this replica of the experts: 0 for their first owner."""
         return self.copy_rank // self.expert
 
 
 def layer_range(layers: int, layout: Layout) -> range:
-    """The model's layers that stand on this rank's stage. Raises ValueError when the stages cannot have the
-    same number."""
+    """Return the model's layers on this rank's stage. Raises ValueError when the stages cannot have equally
+    many.
+    """
     if layers % layout.pipeline:
         raise ValueError(
             f"backend.megatron.pipelineParallel: {layout.pipeline}; the model has {layers} layers, "

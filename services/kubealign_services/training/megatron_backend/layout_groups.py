@@ -1,4 +1,4 @@
-"""The process groups of a layout, as megatron-core's `parallel_state` makes and keeps them."""
+"""Process groups of a layout, as megatron-core's `parallel_state` creates and stores them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +13,14 @@ from kubealign_services.training.process_group import ensure_process_group
 
 @dataclass(frozen=True)
 class Groups:
-    """Who shares what with this rank.
+    """Process groups of this rank.
 
-    tensor: the parts of a matrix. context: the parts of each sequence. copies: those that hold the same dense
-    weights, context x data ranks. expert_copies: those that hold the same experts. embeddings: the first and
-    the last stage, None elsewhere.
+    Attributes:
+        tensor: The parts of a matrix.
+        context: The parts of each sequence.
+        replicas: Ranks that hold the same dense weights, context x data.
+        expert_replicas: Ranks that hold the same experts.
+        embeddings: The first and the last stage; None elsewhere.
     """
 
     tensor: dist.ProcessGroup
@@ -27,13 +30,17 @@ class Groups:
     embeddings: dist.ProcessGroup | None
 
 
-# megatron-core keeps its groups in globals; these are of the process group that they were made from.
+# megatron-core stores its groups in globals; this is the process group and layout they were created from.
 _made: list[Any] = []
 
 
 def join_groups(layout: Layout, rank: int, world_size: int, timeout: float) -> Groups:
-    """Make the groups, or give those that this process has. Collective. timeout: seconds that the ranks wait
-    for one another within a collective. Raises what `ensure_process_group` raises."""
+    """Create the process groups, or return those of this process. Collective. Raises what
+    `ensure_process_group` raises.
+
+    Args:
+        timeout: Seconds that the ranks wait for one another within a collective.
+    """
     ensure_process_group(world_size)
     world = dist.group.WORLD
     if not (_made and _made[0] is world and _made[1] == layout):
@@ -46,7 +53,7 @@ def join_groups(layout: Layout, rank: int, world_size: int, timeout: float) -> G
             distributed_timeout_minutes=timeout / 60,
             create_gloo_process_groups=False,
         )
-        # Nothing is drawn: neither dropout nor first weights. The tracker is asked all the same.
+        # No random numbers are drawn (no dropout, no initial weights), but the RNG tracker is still accessed.
         model_parallel_cuda_manual_seed(0, inference_rng_tracker=True)
         _made[:] = [world, layout]
     return _groups(rank)
@@ -54,11 +61,11 @@ def join_groups(layout: Layout, rank: int, world_size: int, timeout: float) -> G
 
 def _groups(rank: int) -> Groups:
     embeddings = parallel_state.get_embedding_group(check_initialized=False)
-    inside = embeddings is not None and rank in dist.get_process_group_ranks(embeddings)
+    is_member = embeddings is not None and rank in dist.get_process_group_ranks(embeddings)
     return Groups(
         tensor=parallel_state.get_tensor_model_parallel_group(),
         context=parallel_state.get_context_parallel_group(),
         copies=parallel_state.get_data_parallel_group(with_context_parallel=True),
         expert_copies=parallel_state.get_expert_data_parallel_group(),
-        embeddings=embeddings if inside else None,
+        embeddings=embeddings if is_member else None,
     )

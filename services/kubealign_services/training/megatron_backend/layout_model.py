@@ -1,24 +1,26 @@
-"""Whether a model can be split as a layout says."""
+"""Checks that a model can be split as a layout says."""
 
 from kubealign_services.training.megatron_backend.families import Shape
 from kubealign_services.training.megatron_backend.layout import Layout, layer_range
 
 
 class UnsuitedLayout(ValueError):
-    """The model cannot be split like this. The message names the spec's field and what it must divide."""
+    """The model cannot be split in this layout. The message names the spec's field and the number it must
+    divide.
+    """
 
 
 def check_model(shape: Shape, layout: Layout) -> None:
-    """Raises UnsuitedLayout."""
+    """Raise UnsuitedLayout when the model cannot be split as the layout says."""
     counts = {"attention heads": shape.heads, "key and value heads": shape.groups}
     if not all(shape.is_sparse(layer) for layer in range(shape.layers)):
         counts["rows of each feed-forward layer"] = shape.size
     if shape.mixture is not None:
         counts["rows of each expert"] = shape.mixture.size
         counts["rows of the shared expert"] = shape.mixture.shared
-    for what, count in counts.items():
+    for noun, count in counts.items():
         if count % layout.tensor:
-            raise _unsuited("tensorParallel", layout.tensor, f"{count} {what}")
+            raise _unsuited("tensorParallel", layout.tensor, f"{count} {noun}")
     try:
         layer_range(shape.layers, layout)
     except ValueError as error:

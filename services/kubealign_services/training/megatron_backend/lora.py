@@ -1,11 +1,13 @@
 """Low-rank adapters on megatron-core's linear layers (Hu et al. 2021).
 
-megatron-core fuses query, key and value, and gate and up: such a layer has an adapter for each of these, so
-that outside they are the Hugging Face model's layers. An adapter is shared among tensor ranks as its layer
-is: of a column-parallel one B's rows are, of a row-parallel one A's columns.
+megatron-core fuses query, key and value, and gate and up: such a layer has an adapter for each of its
+parts, which
+correspond to the Hugging Face model's layers. An adapter is divided among tensor ranks as its layer is:
+B's rows of a
+column-parallel layer, A's columns of a row-parallel one.
 
-    adapted = lora_targets.adapted_layers(config, lora)                   # before `of_ranks`, for it
-    add_adapters(trunk, conversion, lora, first_downs(...), tensor_group)  # once the weights are read
+    adapted = lora_layers.adapted_layers(config, lora)                    # input of `build_conversions`
+    add_adapters(trunk, conversion, lora, init_lora_a(...), tensor_group)  # once the weights are loaded
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +31,7 @@ from kubealign_services.training.megatron_backend.table import Split
 
 
 class LayerAdapter(nn.Module):
-    """lora_A [rank, inputs of this rank], lora_B [outputs of this rank, rank], fp32."""
+    """Adapter parameters in fp32: lora_A [rank, inputs of this rank], lora_B [outputs of this rank, rank]."""
 
     def __init__(self, down: Tensor, outputs: int) -> None:
         super().__init__()
@@ -38,11 +40,7 @@ class LayerAdapter(nn.Module):
 
 
 class Adapters(nn.ModuleDict):
-    """Of one of megatron-core's layers: a `LayerAdapter` for each of the layers it is fused of that has one.
-
-    outputs: for each of the fused layers, in the order in which they stand in it, its name and this rank's
-    outputs. groups: how often that order is repeated. is_row: whether tensor ranks share the inputs.
-    """
+    """Adapters of one fused layer of megatron-core: a `LayerAdapter` for each adapted part."""
 
     def __init__(
         self,
@@ -54,6 +52,13 @@ class Adapters(nn.ModuleDict):
         group: dist.ProcessGroup,
         sequence_parallel: bool,
     ) -> None:
+        """Combine the adapters.
+
+        Args:
+            outputs: For each fused part, in order, its name and this rank's outputs.
+            groups: Number of repetitions of that order.
+            is_row: True when tensor ranks divide the inputs.
+        """
         super().__init__(layers)
         self.is_on = True
         self._outputs = outputs
@@ -64,12 +69,16 @@ class Adapters(nn.ModuleDict):
         self._group = group
         self._sequence_parallel = sequence_parallel
         for adapter in layers.values():
-            whole = adapter.lora_B if is_row else adapter.lora_A
-            # Each tensor rank saw some of the tokens: their gradients are summed.
-            whole.sequence_parallel = sequence_parallel  # type: ignore[attr-defined]
+            replicated = adapter.lora_B if is_row else adapter.lora_A
+            # Each tensor rank sees some of the tokens: their gradients are summed.
+            replicated.sequence_parallel = sequence_parallel  # type: ignore[attr-defined]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """inputs: the layer's, [t, 1, inputs] -> what is added to its output, in its dtype."""
+        """Return the addend to the layer's output, in its dtype.
+
+        Args:
+            inputs: The layer's inputs, [t, 1, inputs].
+        """
         layers: dict[str, Any] = dict(self.items())
         down = torch.cat([layer.lora_A for layer in layers.values()]).to(inputs.dtype)
         dropped = functional.dropout(inputs, self._dropout, self.training)
@@ -85,19 +94,21 @@ class Adapters(nn.ModuleDict):
         return torch.cat(pieces, -1).flatten(-2) * self._scale
 
     def _shared(self, low: Tensor) -> Tensor:
-        """[t, 1, ranks of all] between A and B, made whole over the tensor ranks."""
+        """Reduce or gather the low-rank activations [t, 1, ranks of all adapters] between A and B over the
+        tensor ranks.
+        """
         if self._group.size() == 1:
             return low
-        whole: Tensor
+        reduced: Tensor
         if self._is_row and self._sequence_parallel:
-            whole = reduce_scatter_to_sequence_parallel_region(low, group=self._group)
+            reduced = reduce_scatter_to_sequence_parallel_region(low, group=self._group)
         elif self._is_row:
-            whole = reduce_from_tensor_model_parallel_region(low, group=self._group)
+            reduced = reduce_from_tensor_model_parallel_region(low, group=self._group)
         elif self._sequence_parallel:
-            whole = gather_from_sequence_parallel_region(low, True, group=self._group)
+            reduced = gather_from_sequence_parallel_region(low, True, group=self._group)
         else:
-            whole = copy_to_tensor_model_parallel_region(low, group=self._group)
-        return whole
+            reduced = copy_to_tensor_model_parallel_region(low, group=self._group)
+        return reduced
 
 
 def add_adapters(
@@ -107,17 +118,24 @@ def add_adapters(
     downs: Mapping[str, Tensor],
     group: dist.ProcessGroup,
 ) -> None:
-    """Adapt this rank's stage in place: its own weights are frozen, the adapters are trained (and a scalar
-    head, which is not the trunk's). B is 0, so that nothing is computed differently yet.
+    """Add adapters to this rank's stage in place: its own weights are frozen, the adapters (and a score head,
+    which is not part
+    of the trunk) are trained.
 
-    trunk: megatron-core's model, with its weights, on its device. conversion: of this rank, with its adapted
-    layers. downs: every layer's whole A by its Hugging Face name. group: the tensor ranks. With dropout the
-    random numbers of tensor ranks must be the same. A stage may have none of the layers.
+    B is 0, so that the outputs do not change yet. With dropout, the RNG states of tensor ranks must be the
+    same. A stage may
+    have none of the layers.
+
+    Args:
+        trunk: megatron-core's model with its weights, on its device.
+        conversion: Conversion of this rank, with its adapted layers.
+        lora_a: Full A of every layer by its Hugging Face name.
+        group: The tensor ranks.
     """
     for parameter in trunk.parameters():
         parameter.requires_grad_(False)
     modules = dict(trunk.named_modules())
-    for name, stand in _adapted(conversion).items():
+    for name, adapted_parts in _adapted(conversion).items():
         layer: Any = modules[name]
         split = conversion.split(f"{name}.weight")
         device = layer.weight.device
@@ -126,12 +144,12 @@ def add_adapters(
                 _own_part(downs, conversion, f"{name}{ADAPTER}{part}.lora_A").to(device),
                 conversion.shapes[f"{name}{ADAPTER}{part}.lora_B"][0],
             )
-            for part in stand
+            for part in adapted_parts
         }
         outputs: dict[str, int] = {}
         for part in conversion.parts(f"{name}.weight"):
-            end = part.name.split(".")[-2]
-            outputs[end] = outputs.get(end, 0) + part.size[0]
+            leaf = part.name.split(".")[-2]
+            outputs[leaf] = outputs.get(leaf, 0) + part.size[0]
         groups = conversion.shape.groups // conversion.layout.tensor if split is Split.QKV else 1
         layer.adapters = Adapters(
             layers, outputs, groups, split is Split.ROW, lora, group, layer.config.sequence_parallel
@@ -140,37 +158,41 @@ def add_adapters(
 
 
 def _add(layer: Any, arguments: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> Any:
-    """After megatron-core's layer, which returns its output and a bias that is yet to be added."""
+    """Add the adapters' output in a forward hook of megatron-core's layer, which returns its output and a
+    bias to be added
+    later.
+    """
     if not layer.adapters.is_on:
         return output
     return output[0] + layer.adapters(arguments[0]), output[1]
 
 
 def _adapted(conversion: Conversion) -> dict[str, list[str]]:
-    """megatron-core's layer on this rank -> the fused layers that have an adapter."""
-    found: dict[str, list[str]] = {}
+    """Map each layer of megatron-core on this rank to its fused parts that have an adapter."""
+    by_layer: dict[str, list[str]] = {}
     for name in conversion.shapes:
-        layer, mark, rest = name.partition(ADAPTER)
-        if mark and rest.endswith(".lora_A"):
-            found.setdefault(layer, []).append(rest.removesuffix(".lora_A"))
-    return found
+        layer, separator, rest = name.partition(ADAPTER)
+        if separator and rest.endswith(".lora_A"):
+            by_layer.setdefault(layer, []).append(rest.removesuffix(".lora_A"))
+    return by_layer
 
 
 def _own_part(downs: Mapping[str, Tensor], conversion: Conversion, name: str) -> Tensor:
-    """This rank's columns of a layer's A."""
+    """Return this rank's columns of a layer's A."""
     (part,) = conversion.parts(name)
-    whole = downs[part.name.removesuffix(".lora_A.weight")]
-    return whole[:, part.start[1] : part.start[1] + part.size[1]].clone()
+    full = downs[part.name.removesuffix(".lora_A.weight")]
+    return full[:, part.start[1] : part.start[1] + part.size[1]].clone()
 
 
 @contextmanager
 def adapters_off(trunk: nn.Module) -> Iterator[None]:
-    """Within the block the stage computes what it computed before it was adapted, bit for bit."""
-    found = [module for module in trunk.modules() if isinstance(module, Adapters)]
-    for adapters in found:
+    """Disable the adapters within the block: the stage computes, bit for bit, what it computed without them.
+    """
+    adapter_modules = [module for module in trunk.modules() if isinstance(module, Adapters)]
+    for adapters in adapter_modules:
         adapters.is_on = False
     try:
         yield
     finally:
-        for adapters in found:
+        for adapters in adapter_modules:
             adapters.is_on = True

@@ -1,5 +1,7 @@
-"""Which layers a LoRA specification means in a model of megatron-core, by their Hugging Face names, and the
-adapters' first weights. Both are the torch backend's: the same layers, the same A from the same seed."""
+"""Layers that a LoRA specification targets in a model of megatron-core, by their Hugging Face names, and the
+adapters'
+initial weights. Both match the torch backend: the same layers, the same A from the same seed.
+"""
 
 import math
 from typing import Any
@@ -14,32 +16,37 @@ from kubealign_services.training.megatron_backend.conversion import AdaptedLayer
 from kubealign_services.training.torch_backend.lora import adapter_seed
 from kubealign_services.training.torch_backend.lora_targets import target_layers
 
-#: Of a Qwen2 mixture: megatron-core computes it within the shared expert, not as a layer of its own.
+#: Layer of a Qwen2 mixture that megatron-core computes within the shared expert, not as a separate layer.
 _NO_LAYER = ".shared_expert_gate"
 
 
 def adapted_layers(config: Any, lora: Lora) -> AdaptedLayers:
-    """config: the Hugging Face model's. A kind of layer leaves out the gate of a shared expert.
+    """Select the layers to adapt. A kind of layer excludes the gate of a shared expert.
 
     Raises ValueError for DoRA, for that gate by name, and what `target_layers` raises.
+
+    Args:
+        config: The Hugging Face model's config.
     """
     if lora.dora:
         raise ValueError(
-            "trainer.lora.dora: true; the Megatron backend does not do DoRA: set false, or use the torch "
-            "backend"
+            "trainer.lora.dora: true; the Megatron backend does not support DoRA: set false, or use the "
+            "torch backend"
         )
     names = target_layers(_skeleton(config), lora.targets)
-    lost = [name for name in names if name.endswith(_NO_LAYER)]
-    if lost and lora.targets.names is not None:
+    gates = [name for name in names if name.endswith(_NO_LAYER)]
+    if gates and lora.targets.names is not None:
         raise ValueError(
-            f"trainer.lora.targets.names: {lost[0]} cannot be adapted by the Megatron backend; leave it out"
+            f"trainer.lora.targets.names: {gates[0]} cannot be adapted by the Megatron backend; leave it out"
         )
-    return AdaptedLayers(lora.rank, frozenset(names) - frozenset(lost))
+    return AdaptedLayers(lora.rank, frozenset(names) - frozenset(gates))
 
 
 def first_downs(config: Any, lora: Lora, seed: int, head: Head, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Layer's Hugging Face name -> A, fp32 [rank, inputs], as peft draws it over a model of dtype: from
-    U(-1/sqrt(inputs), 1/sqrt(inputs)). B is 0."""
+    """Return the initial A, fp32 [rank, inputs], by a layer's Hugging Face name, as peft draws it over a
+    model of dtype: from
+    U(-1/sqrt(inputs), 1/sqrt(inputs)). B is 0.
+    """
     skeleton = _skeleton(config)
     modules = dict(skeleton.named_modules())
     downs = {}
@@ -48,7 +55,7 @@ def first_downs(config: Any, lora: Lora, seed: int, head: Head, dtype: torch.dty
         for name in target_layers(skeleton, lora.targets):
             layer: Any = modules[name]
             down = nn.Linear(layer.in_features, lora.rank, bias=False)
-            # peft draws B too, before it sets it to 0, and A a second time.
+            # peft also draws B before setting it to 0, and A a second time.
             nn.Linear(lora.rank, layer.out_features, bias=False)
             nn.init.kaiming_uniform_(down.weight, a=math.sqrt(5))
             downs[name] = down.weight.detach().to(dtype).float()
@@ -56,7 +63,7 @@ def first_downs(config: Any, lora: Lora, seed: int, head: Head, dtype: torch.dty
 
 
 def _skeleton(config: Any) -> PreTrainedModel:
-    """The model without memory for its weights."""
+    """Return the model on the meta device, without memory for its weights."""
     auto: Any = AutoModelForCausalLM
     with torch.device("meta"):
         skeleton: PreTrainedModel = auto.from_config(config)

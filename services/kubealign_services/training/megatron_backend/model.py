@@ -1,4 +1,4 @@
-"""This rank's stage of a Hugging Face model, its weights not yet read."""
+"""Builds this rank's stage of a Hugging Face model, without its weights."""
 
 from functools import partial
 from typing import Any
@@ -45,9 +45,14 @@ def build_stage(
     head: Head,
     sizes: HeadSizes,
 ) -> Stage:
-    """config: the Hugging Face model's, shape: what `read_shape` says of it; it can be split as the layout
-    says. sizes: of the heads. The weights are whatever the memory held. Within `megatron_arithmetic`. Raises
-    UnsupportedModel."""
+    """Build the stage; its weights are uninitialised. Call within `megatron_cpu_shims`. Raises
+    UnsupportedTrainingModel.
+
+    Args:
+        config: The Hugging Face model's config.
+        shape: Its architecture; it can be split as the layout says.
+        sizes: Sizes of the heads.
+    """
     frequencies, factor = rotation(config)
     dtype = compute_dtype(spec.precision)
     on_cuda = torch.cuda.is_available()
@@ -57,9 +62,9 @@ def build_stage(
         factor,
         dtype,
         use_cpu_initialization=not on_cuda,
-        # Losses hold their share of the mean already: the schedule is to divide by nothing.
+        # Losses already include their share of the mean: the pipeline schedule must not divide.
         calculate_per_token_loss=True,
-        # These layers are torch's own; the fused ones want Transformer Engine or apex.
+        # These layers are torch's own; the fused ones need Transformer Engine or apex.
         gradient_accumulation_fusion=False,
         masked_softmax_fusion=False,
         persist_layer_norm=False,
@@ -92,7 +97,11 @@ def build_stage(
 
 
 def _layer(shape: Shape, recompute: Recompute, layer: int) -> ModuleSpec:
-    """The parts of one layer, by its number in the whole model."""
+    """Return the spec of one layer.
+
+    Args:
+        layer: Index of the layer in the whole model.
+    """
     norm = RootMeanSquareNorm
     qk_norm = norm if shape.qk_norm else IdentityOp
     attention = ModuleSpec(
@@ -131,8 +140,9 @@ def _layer(shape: Shape, recompute: Recompute, layer: int) -> ModuleSpec:
 
 
 class _RecomputedLayer(TransformerLayer):  # type: ignore[misc]  # megatron-core has no types
-    """Keeps its input alone for the backward pass. By torch's checkpoint: megatron-core's does not run
-    without CUDA's random numbers."""
+    """Stores only its input for the backward pass. Uses torch's checkpoint: megatron-core's does not run
+    without CUDA's RNG.
+    """
 
     def forward(self, hidden_states: Tensor, **kwargs: Any) -> Any:
         """See TransformerLayer."""

@@ -1,4 +1,4 @@
-"""A Hugging Face folder as this rank's stage with its first weights, and what is known of the whole."""
+"""Loads a Hugging Face folder as this rank's stage with its first weights."""
 
 import logging
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model comes from and which head it gets, as `TorchBackend.create` takes them."""
+    """Origin and head of a model, as `TorchTrainingBackend.create` takes them."""
 
     folder: Path
     head: Head
@@ -43,7 +43,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Model:
-    """This rank's part of a model. config: the folder's. conversions: of all ranks."""
+    """This rank's part of a model.
+
+    Attributes:
+        config: Config of the source folder.
+        conversions: Conversions of all ranks.
+    """
 
     source: Source
     config: Any
@@ -56,7 +61,7 @@ class Model:
 
     @property
     def conversion(self) -> Conversion:
-        """This rank's."""
+        """This rank's conversion."""
         return self.conversions[self.rank]
 
     def check(self, batch: Batch, outputs: frozenset[str]) -> None:
@@ -64,15 +69,17 @@ class Model:
         check_batch(batch, outputs, self.conversion.shape, self.conversion.heads)
 
     def widths(self, batch: Batch) -> dict[str, tuple[int, ...]]:
-        """See `passes_batch.widths`."""
+        """See `output_widths`."""
         return widths(batch, self.source.head, self.conversion.heads)
 
 
 def load_model(
     source: Source, spec: Trainer, rank: int, world_size: int
 ) -> tuple[Model, Mapping[str, Tensor] | None]:
-    """The model, and the fp32 weights that its own were rounded from where all are trained in less; None: its
-    own are exact enough. Collective. Raises as `MegatronBackend.create`."""
+    """Load the model. Also returns the fp32 weights that its own were rounded from, when all weights are
+    trained in lower
+    precision; else None. Collective. Raises as `MegatronTrainingBackend.create`.
+    """
     megatron = megatron_spec(spec)
     device = compute_device(rank)
     if device.type == "cuda":
@@ -108,9 +115,9 @@ def load_model(
 
 
 def megatron_spec(spec: Trainer) -> MegatronSpec:
-    """The backend's own. Raises ValueError where the spec names another."""
+    """Return the Megatron section of the spec. Raises ValueError when the spec names another backend."""
     if spec.backend.megatron is None:
-        raise ValueError("trainer.backend.megatron is not set: this spec is another backend's")
+        raise ValueError("trainer.backend.megatron is not set: the spec names another backend")
     return spec.backend.megatron
 
 

@@ -1,6 +1,6 @@
-"""Where a parameter of megatron-core stands: its layer and expert, counted over the whole model. Pure.
+"""Maps a parameter name of megatron-core to its layer and expert in the whole model. Pure.
 
-megatron-core counts layers from 0 in each stage and experts from 0 on each rank.
+megatron-core numbers layers from 0 in each stage and experts from 0 on each rank.
 """
 
 import re
@@ -12,7 +12,7 @@ from kubealign_services.training.megatron_backend.layout import Layout, layer_ra
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.(.+)$")
 _EXPERT = re.compile(r"^mlp\.experts\.local_experts\.(\d+)\.(.+)$")
 
-#: What stands in a table's row for the numbers.
+#: Placeholders in the rows of the mapping.
 LAYER, EXPERT = "{layer}", "{expert}"
 IN_LAYER = f"decoder.layers.{LAYER}."
 OF_EXPERT = f"mlp.experts.local_experts.{EXPERT}."
@@ -20,19 +20,19 @@ OF_EXPERT = f"mlp.experts.local_experts.{EXPERT}."
 
 @dataclass(frozen=True)
 class Place:
-    """A parameter's name with LAYER and EXPERT for its numbers, and these of the whole model."""
+    """A parameter's name with the placeholders LAYER and EXPERT, and their numbers in the whole model."""
 
     pattern: str
     layer: int | None
     expert: int | None
 
     def fill(self, name: str) -> str:
-        """A Hugging Face name with the numbers in their places."""
+        """Return a Hugging Face name with the placeholders replaced."""
         return name.replace(LAYER, str(self.layer)).replace(EXPERT, str(self.expert))
 
 
 def place_of(name: str, shape: Shape, layout: Layout) -> Place:
-    """Of a parameter's name on this rank."""
+    """Locate a parameter by its name on this rank."""
     in_layer = _LAYER.match(name)
     if in_layer is None:
         return Place(name, None, None)
@@ -45,7 +45,7 @@ def place_of(name: str, shape: Shape, layout: Layout) -> Place:
 
 
 def local_experts(shape: Shape, layout: Layout) -> range:
-    """The experts that this rank has of each mixture."""
+    """Return the experts of each mixture on this rank."""
     if shape.mixture is None:
         return range(0)
     each = shape.mixture.experts // layout.expert

@@ -1,5 +1,7 @@
-"""AdamW over one stage's parameters: fp32 masters, the gradient's norm over all ranks, state for
-checkpoints."""
+"""AdamW over one stage's parameters: fp32 master weights, the gradient norm over all ranks, and the optimiser
+state for
+checkpoints.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -22,7 +24,7 @@ from kubealign_services.training.torch_backend.optimizer import step_at
 
 
 class StageOptimizer:
-    """Of the parameters that require a gradient. Every method is collective."""
+    """Optimiser of the parameters that require a gradient. Every method is collective."""
 
     def __init__(
         self,
@@ -32,8 +34,13 @@ class StageOptimizer:
         groups: Groups,
         distributed: bool,
     ) -> None:
-        """conversion: which parameters are parts of whole ones. stage: with its first weights; its parameters
-        become views of the buckets. distributed: whether the copies of the model share the state."""
+        """Lay the parameters out in buckets.
+
+        Args:
+            stage: With its first weights; its parameters become views of the buckets.
+            conversion: Identifies the parameters that are parts of full tensors.
+            distributed: Shard the state over the model's replicas.
+        """
         self._stage = stage
         self._spec = spec
         self._groups = groups
@@ -47,7 +54,7 @@ class StageOptimizer:
                 }
                 for bucket in self._buckets
             ]
-            # A stage without a trained parameter (an adapter elsewhere) still takes part.
+            # A stage without a trained parameter (adapters on other stages only) still takes part.
             or [{"params": [torch.zeros(0)], "weight_decay": 0.0}],
             lr=spec.adam_w.learning_rate,
             betas=betas,
@@ -56,31 +63,33 @@ class StageOptimizer:
 
     @property
     def parameters(self) -> list[str]:
-        """Those that are trained, by megatron-core's names."""
+        """Trained parameters, by megatron-core's names."""
         return [member.name for bucket in self._buckets for member in bucket.members]
 
     def tensors(self) -> Iterator[Tensor]:
-        """What is kept beside the parameters: gradients, masters and moments."""
+        """Yield all tensors other than the parameters: gradients, masters and moments."""
         for bucket in self._buckets:
             yield bucket.gradient
             yield bucket.master
-            yield from (kept for kept in self._adamw.state[bucket.master].values() if kept.dim())
+            yield from (tensor for tensor in self._adamw.state[bucket.master].values() if tensor.dim())
 
     def start_from(self, exact: Mapping[str, Tensor]) -> None:
-        """Take as masters what the parameters were rounded from: fp32, by megatron-core's names."""
+        """Load the master weights that the parameters were rounded from: fp32, by megatron-core's names."""
         for bucket in self._buckets:
             with torch.no_grad():
                 bucket.take(bucket.master, exact)
                 bucket.publish()
 
     def zero(self) -> None:
-        """Forget the gradient."""
+        """Zero the gradient."""
         for bucket in self._buckets:
             bucket.gradient.zero_()
 
     def reduce(self) -> float:
         """Sum the gradient over all ranks that hold a part of it. Returns its global L2 norm, the same on all
-        ranks: each parameter counts once."""
+        ranks: each
+        parameter counts once.
+        """
         gradients = {
             member.name: (member.parameter, bucket.gradient_of(member))
             for bucket in self._buckets
@@ -89,17 +98,19 @@ class StageOptimizer:
         sum_shared(gradients, self._stage, self._groups)
         square = 0.0
         for bucket in self._buckets:
-            mine = bucket.reduce()
-            square += bucket.square(mine)
-            bucket.master.grad = mine
+            share = bucket.reduce()
+            square += bucket.square(share)
+            bucket.master.grad = share
         device = next(self._stage.parameters()).device
         total = torch.tensor([square], dtype=torch.float64, device=device)
         dist.all_reduce(total)
         return float(total.sqrt())
 
     def step(self, norm: float, updates: int, total: int) -> float:
-        """One step, number `updates` from 0 of `total`, with what `reduce` left, bounded by the spec. Returns
-        the learning rate."""
+        """Run one step, number `updates` from 0 of `total`, on the gradient of `reduce_gradients`, clipped as
+        the spec says. Returns
+        the learning rate.
+        """
         bound = self._spec.gradient_clip_norm
         if bound and norm > bound:
             for bucket in self._buckets:
@@ -112,23 +123,30 @@ class StageOptimizer:
         return rate
 
     def state(self) -> Iterator[tuple[str, ParameterState]]:
-        """(this rank's parameter by megatron-core's name, its state) in the parameters' order, gathered one
-        at a time; copies, on the parameter's device. Zeros before the first step."""
+        """Yield (parameter of this rank by megatron-core's name, its state) in the parameters' order.
+
+        The states are gathered one at a time; they are copies on the parameter's device, and zeros before
+        the first step.
+        """
         for bucket in self._buckets:
             moments = self._moments(bucket)
-            kept = (bucket.master.detach(), moments["exp_avg"], moments["exp_avg_sq"])
-            for (member, master), (_, mean), (_, square) in zip(*map(bucket.whole, kept), strict=True):
+            shares = (bucket.master.detach(), moments["exp_avg"], moments["exp_avg_sq"])
+            for (member, master), (_, mean), (_, square) in zip(*map(bucket.whole, shares), strict=True):
                 yield member.name, ParameterState(master, mean, square)
 
     def load_state(self, states: Mapping[str, ParameterState], updates: int) -> None:
-        """Take what `state` gave, in this or another layout. states: of every parameter that requires a
-        gradient. updates: steps done."""
+        """Load states of `gather_states`, from this or another layout.
+
+        Args:
+            states: State of every parameter that requires a gradient.
+            updates: Steps done.
+        """
         for bucket in self._buckets:
             moments = self._moments(bucket)
             with torch.no_grad():
-                bucket.take(bucket.master, {name: found.master for name, found in states.items()})
-                bucket.take(moments["exp_avg"], {name: found.exp_avg for name, found in states.items()})
-                bucket.take(moments["exp_avg_sq"], {name: found.exp_avg_sq for name, found in states.items()})
+                bucket.take(bucket.master, {name: state.master for name, state in states.items()})
+                bucket.take(moments["exp_avg"], {name: state.exp_avg for name, state in states.items()})
+                bucket.take(moments["exp_avg_sq"], {name: state.exp_avg_sq for name, state in states.items()})
                 bucket.publish()
             moments["step"].fill_(float(updates))
 
@@ -138,12 +156,14 @@ class StageOptimizer:
             state["step"] = torch.tensor(0.0)
             state["exp_avg"] = torch.zeros_like(bucket.master)
             state["exp_avg_sq"] = torch.zeros_like(bucket.master)
-        found: dict[str, Tensor] = state
-        return found
+        moments: dict[str, Tensor] = state
+        return moments
 
 
 def _buckets(stage: Stage, conversion: Conversion, groups: Groups, distributed: bool) -> list[Bucket]:
-    """Decay on matrices only: vectors are biases and normalisation weights."""
+    """Group the parameters into buckets. Weight decay on matrices only: vectors are biases and normalisation
+    weights.
+    """
     kinds: dict[tuple[bool, bool, torch.dtype], dict[str, nn.Parameter]] = {}
     for name, parameter in stage.weights().items():
         if parameter.requires_grad:

@@ -1,8 +1,10 @@
-"""Parameters and their gradients laid flat, so that whole buffers are summed, cut and gathered at once.
+"""Flat buckets of parameters and gradients, so that whole buffers are reduced, sharded and gathered at once.
 
-Not megatron-core's `DistributedOptimizer`: its state cannot be saved without pickle, nor at all on a CPU, and
-a checkpoint must be readable in another layout. What is cut over the copies is the same (Rajbhandari et al.
-2020, ZeRO-1).
+Not megatron-core's `DistributedOptimizer`: its state cannot be saved without pickle, nor at all on a CPU,
+and a
+checkpoint must be readable in another layout. The sharding over the replicas is the same (Rajbhandari et
+al. 2020,
+ZeRO-1).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +17,12 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Member:
-    """A parameter and where it lies in its bucket. counted: whether this rank's copy is the one of its tensor
-    and pipeline ranks that the gradient's norm counts."""
+    """A parameter and its range in the bucket.
+
+    Attributes:
+        is_counted: True when this rank's copy is the one, among its tensor and pipeline ranks, that the
+            gradient norm counts.
+    """
 
     name: str
     parameter: nn.Parameter
@@ -26,11 +32,14 @@ class Member:
 
 
 class Bucket:
-    """Parameters that are copied over the same ranks and decay alike.
+    """Parameters that are replicated over the same ranks and have the same weight decay.
 
-    master: fp32, this rank's share of the weights: all of them, or one of as many shares as there are copies.
-    gradient: fp32, of all the bucket's weights; the parameters' gradients are added to it as soon as they are
-    there, so that those of many micro-batches are summed in fp32.
+    Attributes:
+        master: fp32, this rank's share of the weights: all of them, or one of as many shares as there are
+            replicas.
+        gradient: fp32, of all the bucket's weights; the parameters' gradients are accumulated into it as
+            soon as they are
+            computed, so that those of many microbatches are summed in fp32.
     """
 
     def __init__(
@@ -41,8 +50,12 @@ class Bucket:
         group: dist.ProcessGroup,
         shared: bool,
     ) -> None:
-        """group: the ranks that hold the same parameters. shared: whether they share the optimiser's state.
-        The parameters become views of one buffer."""
+        """Copy the parameters into one buffer and make them views of it.
+
+        Args:
+            group: The ranks that hold the same parameters.
+            shared: Shard the optimiser's state over these ranks.
+        """
         self.decays = decays
         self.group = group
         self.copies = group.size()
@@ -66,15 +79,15 @@ class Bucket:
         self._first = (group.rank() if shared else 0) * each
         self._mine = slice(self._first, self._first + each)
         mine = self._weights[self._mine]
-        # In fp32 the share of the weights is its own master.
+        # In fp32 the share of the weights serves as its own master.
         self.master = mine if mine.dtype == torch.float32 else mine.float()
 
     def gradient_of(self, member: Member) -> Tensor:
-        """A view, in the parameter's shape."""
+        """Return a view of the gradient in the parameter's shape."""
         return self.gradient[member.start : member.end].view(member.parameter.shape)
 
     def reduce(self) -> Tensor:
-        """Sum the gradient over the copies. Returns this rank's share of it. Collective."""
+        """Sum the gradient over the replicas. Returns this rank's share of it. Collective."""
         if self.shares > 1:
             mine = torch.empty_like(self.master)
             dist.reduce_scatter_tensor(mine, self.gradient, group=self.group)
@@ -84,14 +97,14 @@ class Bucket:
         return self.gradient
 
     def square(self, mine: Tensor) -> float:
-        """The squared norm of the parts of a reduced gradient that this rank alone counts."""
+        """Return the squared norm of the parts of a reduced gradient that only this rank counts."""
         if self.shares == 1 and self.group.rank() > 0:
             return 0.0
         parts = (mine[start:end] for member, start, end in self._pieces() if member.counted)
         return sum(float(part.double().square().sum()) for part in parts)
 
     def publish(self) -> None:
-        """Bring the masters into the parameters of all copies. Collective."""
+        """Copy the masters into the parameters of all replicas. Collective."""
         mine = self._weights[self._mine]
         if mine.data_ptr() != self.master.data_ptr():
             mine.copy_(self.master)
@@ -99,27 +112,29 @@ class Bucket:
             dist.all_gather_into_tensor(self._weights, mine.clone(), group=self.group)
 
     def whole(self, share: Tensor) -> Iterator[tuple[Member, Tensor]]:
-        """Each parameter's part of something that is cut as the masters are, in the parameter's shape, a
-        copy. Collective, a parameter at a time."""
+        """Yield each parameter's part of a tensor that is sharded as the masters are, as a copy in the
+        parameter's shape.
+        Collective, one parameter at a time.
+        """
         pieces = {member.name: (start, end) for member, start, end in self._pieces()}
         for member in self.members:
-            found = torch.zeros(member.end - member.start, dtype=share.dtype, device=share.device)
+            full = torch.zeros(member.end - member.start, dtype=share.dtype, device=share.device)
             if member.name in pieces:
                 start, end = pieces[member.name]
                 offset = self._first + start - member.start
-                found[offset : offset + end - start] = share[start:end]
+                full[offset : offset + end - start] = share[start:end]
             if self.shares > 1:
-                dist.all_reduce(found, group=self.group)
-            yield member, found.view(member.parameter.shape)
+                dist.all_reduce(full, group=self.group)
+            yield member, full.view(member.parameter.shape)
 
     def take(self, share: Tensor, whole: Mapping[str, Tensor]) -> None:
-        """Write this rank's share of whole parameters' tensors, the reverse of `whole`."""
+        """Write this rank's share of full parameters' tensors; the reverse of `gather_parameters`."""
         for member, start, end in self._pieces():
             offset = self._first + start - member.start
             share[start:end] = whole[member.name].flatten()[offset : offset + end - start]
 
     def _pieces(self) -> Iterator[tuple[Member, int, int]]:
-        """Those parameters of which some lies in this rank's share, and where there."""
+        """Yield the parameters that overlap this rank's share, and their ranges in it."""
         for member in self.members:
             start = max(member.start - self._first, 0)
             end = min(member.end - self._first, len(self.master))

@@ -1,4 +1,6 @@
-"""What a parameter is among the ranks, and whose parts of its gradient are to be summed."""
+"""Gradient reduction across ranks: replication of each parameter, and the ranks over which its gradient is
+summed.
+"""
 
 import torch
 import torch.distributed as dist
@@ -13,21 +15,25 @@ _OUTPUT = "output_layer.weight"
 
 
 def is_expert(name: str) -> bool:
-    """Whether a parameter is copied over the experts' ranks only."""
+    """Return True when a parameter is replicated over the experts' ranks only."""
     return ".mlp.experts." in name
 
 
 def sums_over_tensor_ranks(name: str, parameter: nn.Parameter) -> bool:
-    """Whether the tensor ranks hold the same parameter and parts of its gradient: each saw some of the tokens
-    (megatron-core marks these `sequence_parallel`), or some of the heads."""
+    """Return True when the tensor ranks hold the same parameter and parts of its gradient: each sees some of
+    the tokens
+    (megatron-core marks these `sequence_parallel`), or some of the heads.
+    """
     return bool(getattr(parameter, "sequence_parallel", False)) or (
         name.endswith((".q_layernorm.weight", ".k_layernorm.weight"))
     )
 
 
 def tied_name(stage: Stage) -> str | None:
-    """This stage's copy of a weight that is both the first stage's embedding and the last one's head; None
-    where there is none, or both are here."""
+    """Return the name of this stage's copy of a weight that is both the first stage's embedding and the last
+    stage's head; None
+    without such a weight, or with both copies on this stage.
+    """
     trunk = stage.trunk
     if not trunk.share_embeddings_and_output_weights or (trunk.pre_process and trunk.post_process):
         return None
@@ -35,7 +41,7 @@ def tied_name(stage: Stage) -> str | None:
 
 
 def is_counted(name: str, stage: Stage, conversion: Conversion) -> bool:
-    """Whether this rank's copy is the one that the norm counts, among its tensor and pipeline ranks."""
+    """Return True when the gradient norm counts this rank's copy, among its tensor and pipeline ranks."""
     if name == _OUTPUT and tied_name(stage) == _OUTPUT:
         return False
     is_split = any(part.size != part.whole for part in conversion.parts(name))
@@ -43,19 +49,22 @@ def is_counted(name: str, stage: Stage, conversion: Conversion) -> bool:
 
 
 def sum_shared(gradients: dict[str, tuple[nn.Parameter, Tensor]], stage: Stage, groups: Groups) -> None:
-    """Sum in place, over tensor ranks and over the stages that share a weight. gradients: parameter and fp32
-    gradient by name. Collective."""
+    """Sum gradients in place, over tensor ranks and over the stages that share a weight. Collective.
+
+    Args:
+        gradients: Parameter and fp32 gradient by name.
+    """
     shared = [
         gradient
         for name, (parameter, gradient) in gradients.items()
         if sums_over_tensor_ranks(name, parameter)
     ]
     if shared and groups.tensor.size() > 1:
-        together = torch.cat([gradient.flatten() for gradient in shared])
-        dist.all_reduce(together, group=groups.tensor)
+        flat = torch.cat([gradient.flatten() for gradient in shared])
+        dist.all_reduce(flat, group=groups.tensor)
         sizes = [gradient.numel() for gradient in shared]
-        for gradient, whole in zip(shared, torch.split(together, sizes), strict=True):
-            gradient.copy_(whole.view_as(gradient))
+        for gradient, reduced in zip(shared, torch.split(flat, sizes), strict=True):
+            gradient.copy_(reduced.view_as(gradient))
     tied = tied_name(stage)
     if tied is not None and tied in gradients:
         assert groups.embeddings is not None

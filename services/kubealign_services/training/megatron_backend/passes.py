@@ -1,7 +1,8 @@
-"""Micro-batches through the pipeline: what a minibatch adds up to over all ranks.
+"""Microbatches through the pipeline, and a minibatch's totals over all ranks.
 
 The schedule is megatron-core's (one forward, one backward: Narayanan et al. 2021). Each data-parallel rank
-has as many micro-batches as the others; all ranks of one copy of the model run the same ones.
+has as
+many microbatches as the others; all ranks of one replica of the model run the same ones.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ Columns = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A stage and where it stands. Every method is collective."""
+    """A pipeline stage and its layout. Every method is collective."""
 
     stage: Stage
     layout: Layout
@@ -36,34 +37,40 @@ class Pipeline:
     microbatch_tokens: int
 
     def objective(self, minibatch: Batch, objective: Objective) -> Figures:
-        """One minibatch, prepared already; the same figures on all ranks. Adds this rank's part of the
-        gradient to the parameters' where gradients are enabled. The objective sees CPU tensors."""
-        figures = Figures()
-        # Columns and loss are the same on all tensor and context ranks of the last stage.
-        counts = self.layout.tensor_rank == 0 and self.layout.context_rank == 0
+        """Run one prepared minibatch. Returns the same metrics on all ranks.
+
+        Adds this rank's part of the gradient to the parameters when gradients are enabled. The objective
+        sees CPU tensors.
+        """
+        metrics = Figures()
+        # Columns and loss are the same on all tensor and context ranks of the last stage: count them once.
+        is_counting_rank = self.layout.tensor_rank == 0 and self.layout.context_rank == 0
 
         def loss_of(columns: Columns, part: Batch, microbatch: Microbatch) -> Tensor:
             terms = objective.loss(_outputs(columns), part)
             loss = terms.loss if microbatch.counted else terms.loss * 0.0
-            if microbatch.counted and counts:
-                figures.add(float(loss.detach()), *_numbers(terms))
+            if microbatch.counted and is_counting_rank:
+                metrics.add(float(loss.detach()), *_numbers(terms))
             return loss
 
         self._run(minibatch, objective.unit, objective.outputs, loss_of, torch.is_grad_enabled())
-        return figures.over_all_ranks(self.world_size)
+        return metrics.over_all_ranks(self.world_size)
 
     @torch.no_grad()
     def forward(self, batch: Batch, outputs: frozenset[str], widths: dict[str, tuple[int, ...]]) -> Columns:
-        """The columns asked for, float32 [T] or [T, K] on the CPU, the same on all ranks. widths: for each
-        output its shape after [T]."""
+        """Return the requested columns, float32 [T] or [T, K] on the CPU, the same on all ranks.
+
+        Args:
+            widths: For each output its shape after [T].
+        """
         columns = {name: torch.zeros(len(batch.tokens), *widths[name]) for name in sorted(outputs)}
         starts = batch.cu_seqlens[:-1].long()
-        counts = self.layout.tensor_rank == 0 and self.layout.context_rank == 0
+        is_counting_rank = self.layout.tensor_rank == 0 and self.layout.context_rank == 0
 
-        def keep(found: Columns, part: Batch, microbatch: Microbatch) -> Tensor:
-            if microbatch.counted and counts:
+        def keep(outputs_of_part: Columns, part: Batch, microbatch: Microbatch) -> Tensor:
+            if microbatch.counted and is_counting_rank:
                 origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
-                for name, column in found.items():
+                for name, column in outputs_of_part.items():
                     columns[name][origin] = column.float().cpu()
             return torch.zeros(())
 
@@ -78,7 +85,11 @@ class Pipeline:
         end: Callable[[Columns, Batch, Microbatch], Tensor],
         backward: bool,
     ) -> None:
-        """end: from the last stage's columns of a micro-batch to the loss."""
+        """Run all microbatches.
+
+        Args:
+            end: Maps the last stage's columns of a microbatch to the loss.
+        """
         plan = plan_microbatches(batch, unit, self.microbatch_tokens, self.layout.data)[self.layout.data_rank]
         config = self.stage.config
         divisor = self.layout.tensor if config.sequence_parallel else 1
@@ -87,8 +98,8 @@ class Pipeline:
         def step(microbatches: Iterator[Microbatch], stage: Stage) -> tuple[Any, Any]:
             microbatch = next(microbatches)
             part = batch.select(microbatch.sequences)
-            found = stage(StageTokens.of(part, self.layout, divisor, self.device), outputs)
-            return found, lambda columns: (end(columns, part, microbatch), none, {})
+            result = stage(StageTokens.of(part, self.layout, divisor, self.device), outputs)
+            return result, lambda columns: (end(columns, part, microbatch), none, {})
 
         with megatron_arithmetic():
             get_forward_backward_func()(
@@ -96,7 +107,7 @@ class Pipeline:
                 data_iterator=iter(plan),
                 model=[self.stage],
                 num_microbatches=len(plan),
-                # Unused where lengths vary: the stages tell one another what they send.
+                # Unused with variable lengths: the stages announce the shapes that they send.
                 seq_length=self.microbatch_tokens,
                 micro_batch_size=1,
                 forward_only=not backward,
@@ -110,7 +121,7 @@ def _outputs(columns: Columns) -> ModelOutputs:
 
 def _numbers(terms: LossTerms) -> tuple[dict[str, float], dict[str, float]]:
     sums, maxima = (
-        {name: float(tensor.detach()) for name, tensor in found.items()}
-        for found in (terms.sums, terms.maxima)
+        {name: float(tensor.detach()) for name, tensor in tensors.items()}
+        for tensors in (terms.sums, terms.maxima)
     )
     return sums, maxima

@@ -1,4 +1,4 @@
-"""What a model can be asked: which tokens and positions it has, which outputs, and of what shape."""
+"""Checks a batch against a model: its tokens, positions and outputs, and the shapes of the outputs."""
 
 from kubealign_services.batch.packed import Batch
 from kubealign_services.training.contract import Head
@@ -7,8 +7,10 @@ from kubealign_services.training.megatron_backend.families import Shape
 
 
 def check_batch(batch: Batch, outputs: frozenset[str], shape: Shape, heads: HeadSizes) -> None:
-    """Raises ValueError where the batch holds tokens or positions that the model does not have, or an output
-    is asked for that no head gives. All ranks see the same batch: none is left waiting for another."""
+    """Raise ValueError for tokens or positions that the model does not have, or for an output without a head.
+
+    All ranks check the same batch, so none is left waiting for another.
+    """
     lowest, highest = int(batch.tokens.min()), int(batch.tokens.max())
     if lowest < 0 or highest >= shape.vocabulary:
         raise ValueError(
@@ -20,20 +22,22 @@ def check_batch(batch: Batch, outputs: frozenset[str], shape: Shape, heads: Head
         raise ValueError(
             f"the batch holds a sequence of {longest} tokens; the model has {shape.positions} positions"
         )
-    given = ({"values"} if heads.scores else set()) | (
+    available = ({"values"} if heads.scores else set()) | (
         {"logprobs", "entropy", "candidate_logprobs"} if heads.vocabulary else set()
     )
-    if not outputs <= given:
-        raise ValueError(f"outputs {sorted(outputs - given)} were asked for; the model gives {sorted(given)}")
+    if not outputs <= available:
+        raise ValueError(
+            f"outputs {sorted(outputs - available)} were asked for; the model gives {sorted(available)}"
+        )
     if "candidate_logprobs" in outputs and "candidates" not in batch.token_columns:
         raise ValueError("candidate_logprobs were asked for, and the batch has no column candidates")
     for name in ("temperature", "candidates_temperature"):
         if not batch.scalars.get(name, 1.0) > 0:
-            raise ValueError(f"{name} is {batch.scalars[name]}; it is above 0")
+            raise ValueError(f"{name} is {batch.scalars[name]}; it must be above 0")
 
 
 def widths(batch: Batch, head: Head, heads: HeadSizes) -> dict[str, tuple[int, ...]]:
-    """Each output's shape after [T]."""
+    """Return each output's shape after [T]."""
     candidates = batch.token_columns.get("candidates")
     is_single = head is Head.VALUE or heads.scores == 1
     return {

@@ -1,9 +1,10 @@
-"""A rank's part of a checkpoint, which any layout reads: pieces of what is trained and of its moments, under
-the Hugging Face names with the ranges that they are of.
+"""A rank's part of a layout-independent checkpoint: slices of the trained weights and their moments, under
+the Hugging
+Face names with their ranges.
 
-`shard-RANK-of-RANKS.safetensors` holds the tensors; a JSON file of the same name says what they are, with the
-digest of the tensors' file and its own. Both are on the disk, not only in its cache, when `save_shard`
-returns.
+`shard-RANK-of-RANKS.safetensors` holds the tensors; a JSON file of the same name describes them, with the
+digest of
+the tensor file and its own. Both files are synced to disk when `save_shard` returns.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,10 +41,17 @@ def save_shard(
     updates: int,
     lora: Lora | None = None,
 ) -> list[str]:
-    """Write this rank's two files into an existing folder. conversions: of all ranks. states: of each
-    trained parameter of this rank, by megatron-core's names (drawing them may be collective). updates:
-    optimiser steps done. lora: what the adapter was made by. Returns the files' names. Raises OSError, naming
-    the file, where it cannot be written."""
+    """Write this rank's two files into an existing folder. Returns their names. Raises OSError, naming the
+    file that cannot be
+    written.
+
+    Args:
+        conversions: Conversions of all ranks.
+        states: State of each trained parameter of this rank, by megatron-core's names (iteration may be
+            collective).
+        updates: Optimiser steps done.
+        lora: Settings of the adapter.
+    """
     conversion = conversions[rank]
     owned = _by_parameter(conversion)
     tensors: dict[str, Tensor] = {}
@@ -54,8 +62,8 @@ def save_shard(
                 piece = Piece(name, run[0].whole, run[0].start, _rows(run))
                 pieces.append(asdict(piece))
                 for kind in PARTS:
-                    whole = getattr(state, kind)
-                    tensors[piece.key(kind)] = torch.cat([whole[part.inside] for part in run]).cpu()
+                    tensor = getattr(state, kind)
+                    tensors[piece.key(kind)] = torch.cat([tensor[part.inside] for part in run]).cpu()
     tensors_file, description_file = shard_files(directory, rank, len(conversions))
     description = {
         "format": FORMAT,
@@ -76,22 +84,26 @@ def load_shards(
     parameters: Iterable[str],
     lora: Lora | None = None,
 ) -> tuple[dict[str, ParameterState], int]:
-    """(state of each parameter of this rank that is trained, on the CPU; optimiser steps done) from what any
-    number of ranks in any layout wrote. parameters: megatron-core's names of those that are trained. The
-    padding of a vocabulary is 0. Where the ranks are the same as then, the random numbers go on too.
+    """Read a checkpoint of any number of ranks in any layout.
 
-    Nothing is changed but these: the caller takes the states over once every rank has them. Raises
-    CorruptCheckpoint, naming the file.
+    Returns (state of each trained parameter of this rank, on the CPU; optimiser steps done). A
+    vocabulary's padding is 0. The
+    RNG states are restored when number and layout of the ranks are unchanged. Nothing else is changed: the
+    caller applies the
+    states once every rank has them. Raises CorruptCheckpoint, naming the file.
+
+    Args:
+        parameters: megatron-core's names of the trained parameters.
     """
     conversion = conversions[rank]
-    wanted = {name: conversion.parts(name) for name in parameters}
+    slices = {name: conversion.parts(name) for name in parameters}
     shards = read_shards(directory, lora)
     _check_model(shards, conversion)
     try:
-        states = _assembled(directory, shards, conversion, wanted)
-        same = next((shard for shard in shards if shard.layout == asdict(conversion.layout)), None)
-        if same is not None and len(shards) == len(conversions):
-            _take_random_numbers(same)
+        states = _assembled(directory, shards, conversion, slices)
+        own_shard = next((shard for shard in shards if shard.layout == asdict(conversion.layout)), None)
+        if own_shard is not None and len(shards) == len(conversions):
+            _take_random_numbers(own_shard)
     finally:
         for shard in shards:
             shard.close()
@@ -99,11 +111,11 @@ def load_shards(
 
 
 def _by_parameter(conversion: Conversion) -> dict[str, dict[str, tuple[Part, ...]]]:
-    """Parameter of this rank -> the tensors of the checkpoint that it owns pieces of, and these."""
-    found: dict[str, dict[str, tuple[Part, ...]]] = {}
+    """Map each parameter of this rank to the checkpoint tensors of which it owns slices, and these slices."""
+    result: dict[str, dict[str, tuple[Part, ...]]] = {}
     for name, source in conversion.owned.items():
-        found.setdefault(source.parameter, {})[name] = source.parts
-    return found
+        result.setdefault(source.parameter, {})[name] = source.parts
+    return result
 
 
 def _rows(run: list[Part]) -> tuple[int, ...]:
@@ -111,26 +123,26 @@ def _rows(run: list[Part]) -> tuple[int, ...]:
 
 
 def _check_model(shards: Sequence[Shard], conversion: Conversion) -> None:
-    """Every tensor that was trained is one of this model, in its shape."""
+    """Check that every saved tensor is one of this model's, in its shape."""
     shapes = whole_shapes(conversion, is_any)
     for shard in shards:
-        strange = sorted({piece.name for piece in shard.pieces if shapes.get(piece.name) != piece.whole})
-        if strange:
+        unknown = sorted({piece.name for piece in shard.pieces if shapes.get(piece.name) != piece.whole})
+        if unknown:
             raise CorruptCheckpoint(
-                f"{shard.description_file} is of another model: {', '.join(strange[:5])} "
-                f"differ{'s' if len(strange) == 1 else ''} in name or shape"
+                f"{shard.description_file} is of another model: {', '.join(unknown[:5])} "
+                f"differ{'s' if len(unknown) == 1 else ''} in name or shape"
             )
 
 
 def _assembled(
-    directory: Path, shards: Sequence[Shard], conversion: Conversion, wanted: Mapping[str, tuple[Part, ...]]
+    directory: Path, shards: Sequence[Shard], conversion: Conversion, slices: Mapping[str, tuple[Part, ...]]
 ) -> dict[str, ParameterState]:
     by_name: dict[str, list[tuple[Shard, Piece]]] = {}
     for shard in shards:
         for piece in shard.pieces:
             by_name.setdefault(piece.name, []).append((shard, piece))
     states = {}
-    for parameter, parts in wanted.items():
+    for parameter, parts in slices.items():
         state = ParameterState(*(torch.zeros(conversion.shapes[parameter]) for _ in PARTS))
         for part in parts:
             covered = 0
@@ -147,7 +159,7 @@ def _assembled(
 
 
 def _copy(shard: Shard, piece: Piece, part: Part, state: ParameterState) -> int:
-    """Copy what a saved piece has of a part. Returns how many numbers that is."""
+    """Copy the overlap of a saved slice and a mapped slice. Returns the number of copied elements."""
     begin = [max(a, b) for a, b in zip(piece.start, part.start, strict=True)]
     end = [
         min(a + m, b + n) for a, m, b, n in zip(piece.start, piece.size, part.start, part.size, strict=True)

@@ -1,4 +1,4 @@
-"""The two files that each rank writes of a checkpoint: read, checked, and their tensors by range."""
+"""Checkpoint files of all ranks: reads and checks them, and reads their tensors by range."""
 
 import re
 from contextlib import ExitStack, suppress
@@ -15,10 +15,10 @@ from kubealign_services.training.contract import CorruptCheckpoint
 from kubealign_services.training.digests import digest_of_file
 from kubealign_services.training.shard_files import read_description
 
-#: Of the description; the torch backend's are numbers.
+#: Format of the description; the torch backend's formats are numbers.
 FORMAT = "megatron-1"
 
-#: What is kept of each parameter: the fields of `ParameterState`.
+#: Saved tensors of each parameter: the fields of `ParameterState`.
 PARTS = ("master", "exp_avg", "exp_avg_sq")
 
 _NAME = re.compile(r"^shard-(\d+)-of-(\d+)\.json$")
@@ -26,7 +26,11 @@ _NAME = re.compile(r"^shard-(\d+)-of-(\d+)\.json$")
 
 @dataclass(frozen=True)
 class Piece:
-    """A rectangle of a tensor of the checkpoint, kept in a shard. whole: the tensor's shape."""
+    """A rectangle of a checkpoint tensor, saved in a shard.
+
+    Attributes:
+        whole: Shape of the full tensor.
+    """
 
     name: str
     whole: tuple[int, ...]
@@ -34,13 +38,13 @@ class Piece:
     size: tuple[int, ...]
 
     def key(self, kind: str) -> str:
-        """The name of one of its tensors in the file."""
+        """Return the name of one of its tensors in the file."""
         return f"{kind}.{self.name}@{','.join(map(str, self.start))}"
 
 
 @dataclass
 class Shard:
-    """What one rank wrote. The tensors' file is checked and opened when something of it is first read."""
+    """The files of one rank. The tensor file is checked and opened when first read."""
 
     description_file: Path
     tensors_file: Path
@@ -51,37 +55,37 @@ class Shard:
 
     @property
     def updates(self) -> int:
-        """Optimiser steps done."""
+        """Number of optimiser steps done."""
         return int(self.description["updates"])
 
     @property
     def layout(self) -> dict[str, int]:
-        """The fields of the `Layout` of the rank that wrote it."""
+        """Fields of the `ParallelLayout` of the rank that wrote the shard."""
         layout: dict[str, int] = self.description["layout"]
         return layout
 
     def read(self, piece: Piece, kind: str, inside: tuple[slice, ...]) -> Tensor:
-        """A range of one of the tensors of a piece. Raises CorruptCheckpoint."""
-        found = self._slice(piece.key(kind))
-        if tuple(found.get_shape()) != piece.size:
+        """Read a range of one tensor of a slice. Raises CorruptCheckpoint."""
+        stored = self._slice(piece.key(kind))
+        if tuple(stored.get_shape()) != piece.size:
             raise CorruptCheckpoint(
-                f"{self.tensors_file} holds {piece.key(kind)} in shape {tuple(found.get_shape())}; "
+                f"{self.tensors_file} holds {piece.key(kind)} in shape {tuple(stored.get_shape())}; "
                 f"{self.description_file.name} says {piece.size}"
             )
-        read: Tensor = found[inside]
+        read: Tensor = stored[inside]
         return read
 
     def tensor(self, key: str) -> Tensor:
-        """A whole tensor. Raises CorruptCheckpoint."""
+        """Read a full tensor. Raises CorruptCheckpoint."""
         read: Tensor = self._slice(key)[:]
         return read
 
     def holds(self, key: str) -> bool:
-        """Whether the file has the tensor."""
+        """Return True when the file contains the tensor."""
         return key in set(self._opened().keys())
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file = None
         self._stack.close()
 
@@ -105,18 +109,22 @@ class Shard:
 
 
 def shard_files(directory: Path, rank: int, world_size: int) -> tuple[Path, Path]:
-    """The tensors' file and its description."""
+    """Return the paths of the tensor file and its description."""
     stem = f"shard-{rank:05d}-of-{world_size:05d}"
     return directory / f"{stem}.safetensors", directory / f"{stem}.json"
 
 
 def read_shards(directory: Path, lora: Lora | None) -> list[Shard]:
-    """The descriptions of all ranks' shards, by rank. Raises CorruptCheckpoint where one is missing, altered
-    or of another checkpoint."""
-    sizes = {int(found[2]) for found in map(_NAME.match, _names(directory)) if found}
+    """Read the descriptions of all ranks' shards, by rank. Raises CorruptCheckpoint when one is missing,
+    altered or of another
+    checkpoint.
+    """
+    sizes = {int(matched[2]) for matched in map(_NAME.match, _names(directory)) if matched}
     if len(sizes) != 1:
-        what = "no shards" if not sizes else f"shards of {' and '.join(map(str, sorted(sizes)))} ranks"
-        raise CorruptCheckpoint(f"{directory} holds {what}; a checkpoint has the shards of one set of ranks")
+        summary = "no shards" if not sizes else f"shards of {' and '.join(map(str, sorted(sizes)))} ranks"
+        raise CorruptCheckpoint(
+            f"{directory} holds {summary}; a checkpoint has the shards of one set of ranks"
+        )
     world_size = sizes.pop()
     shards = [_read(*shard_files(directory, rank, world_size), lora) for rank in range(world_size)]
     for shard in shards:

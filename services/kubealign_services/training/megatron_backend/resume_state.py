@@ -1,4 +1,4 @@
-"""What an optimiser keeps of a parameter, as a checkpoint takes it and gives it back."""
+"""Optimiser state of a parameter, as stored in a checkpoint."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ParameterState:
-    """What is kept of one of this rank's parameters, whole, fp32 in its shape: the master weight, and the
-    means of its gradient and of the gradient's square."""
+    """State of one of this rank's parameters, in full, fp32 in its shape: the master weight, and the moving
+    averages of its
+    gradient and of the gradient's square.
+    """
 
     master: Tensor
     exp_avg: Tensor

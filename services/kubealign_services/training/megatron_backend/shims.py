@@ -1,10 +1,12 @@
-"""What megatron-core needs to run on a machine without CUDA, or without Transformer Engine. Where these are,
-all of this does nothing.
+"""Shims that let megatron-core run without CUDA or without Transformer Engine. With both, they do nothing.
 
-Its code asks CUDA for the current device, for streams and for a synchronisation, makes tensors on "cuda", and
-moves them with `Tensor.cuda()`. Without CUDA each of these means the CPU. Its experts' tokens go between
-ranks in pieces of different lengths. The replacements hold only while `megatron_arithmetic` does: while a
-model is made, and during its passes.
+megatron-core asks CUDA for the current device, for streams and for a synchronisation, creates tensors on
+"cuda", and
+moves them with `Tensor.cuda()`. Without CUDA each of these is redirected to the CPU. Its experts exchange
+tokens
+between ranks in pieces of different lengths. The replacements are active only within `megatron_cpu_shims`:
+while a
+model is built, and during its passes.
 """
 
 import contextlib
@@ -23,9 +25,10 @@ _CPU = torch.device("cpu")
 
 @contextlib.contextmanager
 def megatron_arithmetic() -> Iterator[None]:
-    """Within it, megatron-core's modules, their passes and its schedules may be made and run."""
+    """Activate the shims. megatron-core's modules, passes and schedules are built and run within this block.
+    """
     if not hasattr(moe_utils, "te_general_gemm"):
-        # Its router asks whether this is None, and 0.16 forgets to say so where the import fails.
+        # The router checks whether this is None, and 0.16 does not define it when the import fails.
         moe_utils.te_general_gemm = None
     if torch.cuda.is_available():
         yield
@@ -46,41 +49,45 @@ def megatron_arithmetic() -> Iterator[None]:
 
 
 def _as_if_moved(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
-    """megatron-core's own gives numpy's arrays, which the sizes of an all-to-all must be, for CUDA tensors
-    only."""
+    """Convert to numpy as requested. megatron-core's own function does so for CUDA tensors only, but the
+    sizes of an all-to-all
+    must be numpy arrays.
+    """
     return tensor.numpy() if as_numpy and isinstance(tensor, torch.Tensor) else tensor
 
 
 _GATHER, _SCATTER = dist.all_gather, dist.reduce_scatter
 
 
-def _all_gather(found: list[Tensor], mine: Tensor, *arguments: Any, **options: Any) -> Any:
-    """Of pieces of different lengths too, which gloo refuses: experts get different numbers of tokens."""
-    longest = max(len(piece) for piece in found)
-    if all(len(piece) == longest for piece in found):
-        return _GATHER(found, mine, *arguments, **options)
-    padded = mine.new_zeros(longest, *mine.shape[1:])
-    padded[: len(mine)] = mine
-    whole = [torch.empty_like(padded) for _ in found]
-    work = _GATHER(whole, padded, *arguments, **options)
-    for piece, longer in zip(found, whole, strict=True):
-        piece.copy_(longer[: len(piece)])
+def _all_gather(outputs: list[Tensor], own: Tensor, *arguments: Any, **options: Any) -> Any:
+    """All-gather that also accepts pieces of different lengths, which gloo refuses: experts get different
+    numbers of tokens.
+    """
+    longest = max(len(piece) for piece in outputs)
+    if all(len(piece) == longest for piece in outputs):
+        return _GATHER(outputs, own, *arguments, **options)
+    padded = own.new_zeros(longest, *own.shape[1:])
+    padded[: len(own)] = own
+    padded_outputs = [torch.empty_like(padded) for _ in outputs]
+    work = _GATHER(padded_outputs, padded, *arguments, **options)
+    for piece, padded_output in zip(outputs, padded_outputs, strict=True):
+        piece.copy_(padded_output[: len(piece)])
     return work
 
 
-def _reduce_scatter(mine: Tensor, pieces: list[Tensor], *_: Any, group: Any = None) -> Any:
-    """Of pieces of different lengths too."""
-    if all(len(piece) == len(mine) for piece in pieces):
-        return _SCATTER(mine, pieces, group=group)
-    whole = torch.cat(pieces)
-    dist.all_reduce(whole, group=group)
+def _reduce_scatter(own: Tensor, pieces: list[Tensor], *_: Any, group: Any = None) -> Any:
+    """Reduce-scatter that also accepts pieces of different lengths."""
+    if all(len(piece) == len(own) for piece in pieces):
+        return _SCATTER(own, pieces, group=group)
+    summed = torch.cat(pieces)
+    dist.all_reduce(summed, group=group)
     lengths = [len(piece) for piece in pieces]
-    mine.copy_(torch.split(whole, lengths)[dist.get_rank(group)])
+    own.copy_(torch.split(summed, lengths)[dist.get_rank(group)])
     return None
 
 
 class _Stream:
-    """The order in which a CPU does things. It is its own event: what was asked for is done."""
+    """A stream on a CPU, which executes in order. It is its own event: all submitted work is done."""
 
     def wait_stream(self, _: object) -> None: ...
 
@@ -94,7 +101,7 @@ _THE_STREAM = _Stream()
 
 
 class _OnCpu(TorchFunctionMode):
-    """Reads "cuda" as the CPU, where a tensor is made."""
+    """Replaces the device "cuda" with the CPU when a tensor is created."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})

@@ -1,7 +1,7 @@
-"""This rank's parameters as pieces of the checkpoint, and pieces of all ranks gathered into whole tensors.
+"""This rank's parameters as slices of the checkpoint, and gathering of all ranks' slices into full tensors.
 
-local_slices(conversion, parameters, dtype)     # what refit sends: each element of one rank only
-gathered(conversions, rank, parameters, dtype)  # whole tensors, one after the other, on rank 0
+local_slices(conversion, parameters, dtype)           # for weight sync: each element from one rank only
+gather_tensors(conversions, rank, parameters, dtype)  # full tensors, one after the other, on rank 0
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,40 +16,40 @@ from kubealign_services.training.megatron_backend.layout import Layout
 from kubealign_services.training.megatron_backend.table_parts import Part
 from kubealign_services.training.slices import WeightSlice
 
-#: Whether a tensor of the checkpoint is wanted, by the parameter it comes from.
+#: Selects checkpoint tensors by the name of the parameter that holds them.
 Wanted = Callable[[str], bool]
 
 
 def is_weight(parameter: str) -> bool:
-    """Wanted: all but adapters."""
+    """Parameter filter: all but adapters."""
     return ADAPTER not in parameter
 
 
 def is_adapter(parameter: str) -> bool:
-    """Wanted: adapters alone."""
+    """Parameter filter: adapters alone."""
     return ADAPTER in parameter
 
 
 def is_any(parameter: str) -> bool:
-    """Wanted: all."""
+    """Parameter filter: all parameters."""
     return bool(parameter)
 
 
 def is_trunk(parameter: str) -> bool:
-    """Wanted: all but adapters and the head of values or scores, as the torch backend's snapshot."""
+    """Parameter filter: all but adapters and the value or score head, as in the torch backend's snapshot."""
     return is_weight(parameter) and parameter != "score.weight"
 
 
 def joined(parts: Sequence[Part]) -> list[list[Part]]:
-    """Parts of one tensor, in order, in runs that follow each other along the first dimension."""
+    """Group the slices of one tensor, in order, into runs that are adjacent along the first dimension."""
     runs: list[list[Part]] = []
     for part in parts:
-        before = runs[-1][-1] if runs else None
+        previous = runs[-1][-1] if runs else None
         if (
-            before is not None
-            and before.start[0] + before.size[0] == part.start[0]
-            and before.start[1:] == part.start[1:]
-            and before.size[1:] == part.size[1:]
+            previous is not None
+            and previous.start[0] + previous.size[0] == part.start[0]
+            and previous.start[1:] == part.start[1:]
+            and previous.size[1:] == part.size[1:]
         ):
             runs[-1].append(part)
         else:
@@ -64,11 +64,15 @@ def local_slices(
     wanted: Wanted = is_trunk,
     scale: float = 1.0,
 ) -> Iterator[WeightSlice]:
-    """What this rank owns of the checkpoint: over all ranks each element exactly once, ties once, padding
-    stripped. parameters: this rank's, by megatron-core's names. dtype: of the slices; None: as they are.
-    scale: alpha / rank of the adapters, which are merged into the layers that have one.
+    """Yield this rank's slices of the checkpoint: over all ranks each element exactly once, tied weights
+    once, padding stripped.
 
-    A slice shares the parameter's memory where it is one rectangle of it in the same dtype.
+    A slice shares the parameter's memory when it is one rectangle of it in the same dtype.
+
+    Args:
+        parameters: This rank's, by megatron-core's names.
+        dtype: Dtype of the slices; None for the parameters' own.
+        scale: alpha / rank of the adapters, which are merged into their layers.
     """
     for name, source in conversion.owned.items():
         if wanted(source.parameter):
@@ -84,10 +88,15 @@ def gathered(
     scale: float = 1.0,
     group: dist.ProcessGroup | None = None,
 ) -> Iterator[tuple[str, Tensor]]:
-    """(checkpoint's name, CPU tensor of dtype) of every tensor, whole; collective. On ranks other than 0 the
-    tensors are empty. conversions: of all ranks. group: gloo, over all ranks; None: the default one.
+    """Yield (checkpoint name, CPU tensor of dtype) of every tensor in full; collective. On ranks other than 0
+    the tensors are
+    empty.
 
-    Rank 0 holds one whole tensor at a time: the others send their pieces as it asks for them.
+    Rank 0 holds one full tensor at a time: the others send their slices on demand.
+
+    Args:
+        conversions: Conversions of all ranks.
+        group: A gloo group over all ranks; None for the default one.
     """
     conversion = conversions[rank]
     owners = whole_tensors(conversions, wanted) if rank == 0 else {}
@@ -104,11 +113,11 @@ def gathered(
 
 
 def whole_shapes(conversion: Conversion, wanted: Wanted = is_trunk) -> dict[str, tuple[int, ...]]:
-    """Every tensor of the checkpoint that one rank's conversion is of, sorted by name."""
-    alone = Conversion(conversion.shape, Layout(), conversion.heads, conversion.adapted)
+    """Return the full shape of every checkpoint tensor, sorted by name."""
+    unsharded = Conversion(conversion.shape, Layout(), conversion.heads, conversion.adapted)
     return {
         name: source.parts[0].whole
-        for name, source in sorted(alone.owned.items())
+        for name, source in sorted(unsharded.owned.items())
         if wanted(source.parameter)
     }
 
@@ -116,13 +125,13 @@ def whole_shapes(conversion: Conversion, wanted: Wanted = is_trunk) -> dict[str,
 def whole_tensors(
     conversions: Sequence[Conversion], wanted: Wanted = is_trunk
 ) -> dict[str, dict[int, Source]]:
-    """Each tensor of the checkpoint, sorted by name -> the ranks that own pieces of it."""
-    found: dict[str, dict[int, Source]] = {}
+    """Map each checkpoint tensor, sorted by name, to the ranks that own slices of it."""
+    owners: dict[str, dict[int, Source]] = {}
     for rank, conversion in enumerate(conversions):
         for name, source in conversion.owned.items():
             if wanted(source.parameter):
-                found.setdefault(name, {})[rank] = source
-    return dict(sorted(found.items()))
+                owners.setdefault(name, {})[rank] = source
+    return dict(sorted(owners.items()))
 
 
 def _assembled(
@@ -131,17 +140,17 @@ def _assembled(
     dtype: torch.dtype,
     group: dist.ProcessGroup | None,
 ) -> Tensor:
-    """On rank 0."""
-    whole: Tensor | None = None
+    """Assemble a full tensor on rank 0."""
+    full: Tensor | None = None
     for owner, source in sorted(owners.items()):
         runs = joined(source.parts)
         if len(owners) == 1 and owner == 0 and len(own) == 1:
             return own[0].tensor.to("cpu")
-        if whole is None:
-            whole = torch.empty(source.parts[0].whole, dtype=dtype)
+        if full is None:
+            full = torch.empty(source.parts[0].whole, dtype=dtype)
         for index, run in enumerate(runs):
             size = (sum(part.size[0] for part in run), *run[0].size[1:])
-            target = whole[
+            target = full[
                 tuple(slice(start, start + count) for start, count in zip(run[0].start, size, strict=True))
             ]
             if owner == 0:
@@ -150,8 +159,8 @@ def _assembled(
             piece = torch.empty(size, dtype=dtype)
             dist.recv(piece, src=owner, group=group)
             target.copy_(piece)
-    assert whole is not None
-    return whole
+    assert full is not None
+    return full
 
 
 def _slices(
@@ -175,7 +184,7 @@ def _slices(
 def _adapter(
     conversion: Conversion, name: str, source: Source, parameters: Mapping[str, Tensor]
 ) -> LowRank | None:
-    """This rank's part of the layer's adapter, where it has one: it stands for the same rows and columns."""
+    """Return this rank's part of the layer's adapter, or None: it covers the same rows and columns."""
     layer = name.removesuffix(".weight")
     if conversion.adapted is None or layer not in conversion.adapted.layers or layer == name:
         return None

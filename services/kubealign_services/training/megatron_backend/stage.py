@@ -1,5 +1,5 @@
-"""What one rank has of a model: its stage of the pipeline, its parts of the matrices, the heads at the
-end."""
+"""One rank's part of a model: its pipeline stage, its parts of the matrices, and the heads on the last stage.
+"""
 
 from typing import Any
 
@@ -12,10 +12,16 @@ from kubealign_services.training.megatron_backend.stage_tokens import StageToken
 
 
 class Stage(nn.Module):
-    """trunk: megatron-core's model. heads: on the last stage; None elsewhere. inverse_frequencies: fp32
-    [head size / 2], of the rotation of positions, which is made for each token from its position:
-    megatron-core's own numbers packed tokens itself and wants each sequence's length to be a multiple of the
-    context ranks.
+    """A pipeline stage.
+
+    The rotary embedding is computed for each token from its position: megatron-core's own numbers packed
+    tokens itself and
+    requires each sequence's length to be a multiple of the context ranks.
+
+    Attributes:
+        trunk: megatron-core's model.
+        heads: On the last stage; None elsewhere.
+        inverse_frequencies: fp32 [head size / 2], of the rotary embedding.
     """
 
     inverse_frequencies: Tensor
@@ -29,28 +35,30 @@ class Stage(nn.Module):
 
     @property
     def config(self) -> Any:
-        """megatron-core's, which its schedules ask for."""
+        """megatron-core's config, which its schedules read."""
         return self.trunk.config
 
     @property
     def model_type(self) -> Any:
-        """megatron-core's, which its schedules ask for."""
+        """megatron-core's model type, which its schedules read."""
         return self.trunk.model_type
 
     def weights(self) -> dict[str, nn.Parameter]:
-        """This rank's parameters by megatron-core's names, and `score.weight`."""
-        found = dict(self.trunk.named_parameters())
+        """Return this rank's parameters by megatron-core's names, and `score.weight`."""
+        parameters = dict(self.trunk.named_parameters())
         if self.score is not None:
-            found["score.weight"] = self.score.weight
-        return found
+            parameters["score.weight"] = self.score.weight
+        return parameters
 
     def set_input_tensor(self, given: list[Tensor | None]) -> None:
-        """What the stage before sent, as megatron-core's schedules hand it over."""
+        """Set the previous stage's output; called by megatron-core's schedules."""
         self.trunk.decoder.set_input_tensor(given[0])
 
     def forward(self, tokens: StageTokens, outputs: frozenset[str]) -> Tensor | dict[str, Tensor]:
-        """The hidden states for the next stage, [t, 1, hidden] (t shared among the tensor ranks under
-        sequence parallelism); on the last stage the columns that are asked for."""
+        """Return the hidden states for the next stage, [t, 1, hidden] (t divided among the tensor ranks under
+        sequence parallelism);
+        on the last stage the requested columns.
+        """
         trunk = self.trunk
         embedded = trunk.embedding(tokens.tokens, None) if trunk.pre_process else None
         angles = tokens.positions[:, None].float() * self.inverse_frequencies

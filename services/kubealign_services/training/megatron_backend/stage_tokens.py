@@ -1,4 +1,4 @@
-"""What a forward pass reads on one rank: the pack's tokens that this rank has, and who attends to whom."""
+"""Inputs of a forward pass on one rank: the rank's tokens of the pack, and the attention plan."""
 
 from dataclasses import dataclass, replace
 
@@ -15,16 +15,23 @@ from kubealign_services.training.torch_backend.packed_model import PackedTokens
 
 @dataclass
 class AttentionOf(PackedSeqParams):  # type: ignore[misc]  # megatron-core has no types
-    """How the plan reaches the core attention: megatron-core hands its packed parameters down to it."""
+    """Carries the attention plan to the core attention through megatron-core's packed parameters."""
 
     plan: AttentionPlan | ContextPlan | None = None
 
 
 @dataclass(frozen=True)
 class StageTokens:
-    """places: int64 [t], which of the padded pack's tokens this rank has, in its order; all of them where
-    nobody shares them. tokens: int64 [1, t]; positions: int64 [t]. packed: what the heads read, of the pack
-    without its padding. local: int64 [padded length], where a token stands here; -1: elsewhere.
+    """Tokens of one rank.
+
+    Attributes:
+        token_indices: int64 [t], this rank's tokens of the padded pack, in its order; all of them without
+            context
+            parallelism.
+        tokens: int64 [1, t].
+        positions: int64 [t].
+        packed: Inputs of the heads, of the pack without its padding.
+        local_rows: int64 [padded length], row of a token on this rank; -1 for tokens of other ranks.
     """
 
     places: Tensor
@@ -36,8 +43,13 @@ class StageTokens:
 
     @staticmethod
     def of(batch: Batch, layout: Layout, divisor: int, device: torch.device) -> "StageTokens":
-        """divisor: what each context rank's number of tokens must be a multiple of. The pack is padded with
-        one more sequence of zeros, which nothing else sees. Raises what `PackedTokens.of` raises."""
+        """Build the inputs of this rank. Raises what `PackedTokens.from_batch` raises.
+
+        The pack is padded with one more sequence of zeros, to which no other sequence attends.
+
+        Args:
+            divisor: Each context rank's number of tokens is a multiple of it.
+        """
         packed = PackedTokens.of(batch, device)
         length = len(batch.tokens)
         chunks = 2 * layout.context if layout.context > 1 else 1

@@ -1,7 +1,8 @@
-"""The table: each parameter of megatron-core, the Hugging Face tensors that it is made of, and how
-tensor-parallel ranks share it.
+"""The weight mapping: for each parameter of megatron-core, the Hugging Face tensors that it is made of, and
+its division
+over tensor-parallel ranks.
 
-`{layer}` and `{expert}` count over the whole model. Sizes are words of `sizes`.
+`{layer}` and `{expert}` are numbered over the whole model. Sizes are names from `dimension_sizes`.
 """
 
 from dataclasses import dataclass
@@ -12,9 +13,14 @@ from kubealign_services.training.megatron_backend.names import IN_LAYER, OF_EXPE
 
 
 class Split(StrEnum):
-    """How a parameter is shared. WHOLE: every rank has all. VOCABULARY: rows, padded at the end. COLUMN:
-    rows. ROW: columns (megatron-core's words are those of the transposed matrix). QKV: rows; for each group
-    of heads its queries, its key, its value. GATE_UP: a rank's rows of the one, then those of the other."""
+    """Division of a parameter over the tensor ranks.
+
+    WHOLE: every rank has all. VOCABULARY: rows, padded at the end. COLUMN: rows. ROW: columns
+    (megatron-core's words
+    describe the transposed matrix). QKV: rows; for each group of heads its queries, its key, its value.
+    GATE_UP: a rank's
+    rows of the gate, then those of up.
+    """
 
     WHOLE = "whole"
     VOCABULARY = "vocabulary"
@@ -26,7 +32,7 @@ class Split(StrEnum):
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of the checkpoint: its name and the sizes of its dimensions."""
+    """A checkpoint tensor: its name and the sizes of its dimensions."""
 
     name: str
     sizes: tuple[str, ...]
@@ -34,7 +40,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Row:
-    """parameter: megatron-core's name."""
+    """The mapping of one parameter.
+
+    Attributes:
+        parameter: megatron-core's name.
+    """
 
     parameter: str
     split: Split
@@ -42,7 +52,9 @@ class Row:
 
 
 def sizes(shape: Shape, scores: int, rank: int) -> dict[str, int]:
-    """What the table's words for sizes are in a model with so many scores and adapters of this rank."""
+    """Return the size names of the mapping and their values, for a model with this number of scores and this
+    adapter rank.
+    """
     mixture = shape.mixture
     return {
         "one": 1,
@@ -61,7 +73,11 @@ def sizes(shape: Shape, scores: int, rank: int) -> dict[str, int]:
 
 
 def _row(parameter: str, split: Split, *tensors: str) -> Row:
-    """tensors: `NAME: SIZE x SIZE`."""
+    """Parse a row.
+
+    Args:
+        tensors: `NAME: SIZE x SIZE`.
+    """
     parsed = (text.split(": ") for text in tensors)
     return Row(parameter, split, tuple(Tensor(name, tuple(words.split(" x "))) for name, words in parsed))
 
@@ -156,12 +172,12 @@ SHARED_EXPERT = (
 
 
 def attention_rows(shape: Shape) -> tuple[Row, ...]:
-    """Of every layer, its two norms included."""
+    """Return the rows of every layer's attention, its two norms included."""
     return ATTENTION + (QKV_BIAS if shape.qkv_bias else ()) + (QK_NORM if shape.qk_norm else ())
 
 
 def mlp_rows(shape: Shape, layer: int) -> tuple[Row, ...]:
-    """Of the layer's MLP, dense or a mixture."""
+    """Return the rows of the layer's MLP, dense or a mixture."""
     if shape.mixture is None or not shape.is_sparse(layer):
         return MLP
     routed = MIXTRAL if shape.family == "mixtral" else QWEN_MIXTURE

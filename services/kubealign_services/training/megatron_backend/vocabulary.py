@@ -1,8 +1,9 @@
-"""Log-probabilities and entropies where each rank holds some rows of the vocabulary's head.
+"""Vocabulary-parallel log-probabilities and entropies: each rank holds some rows of the language-model head.
 
-As `torch_backend.token_logprobs` and `torch_backend.candidates`, with the softmax's sums taken over the
-tensor-parallel ranks (Shoeybi et al. 2019, section 3). The logits are made for a few tokens at a time, and
-again in the backward pass, and never leave their rank. Rows that only pad the vocabulary are left out.
+As `torch_backend.logprobs.token_logprobs` and `candidate_logprobs`, with the softmax's sums taken over the
+tensor-parallel ranks (Shoeybi et al. 2019, section 3). The logits are computed for a few tokens at a time,
+and again
+in the backward pass, and never leave their rank. Rows that only pad the vocabulary are excluded.
 
 The gradient with respect to the hidden states is this rank's part: the caller sums it over the ranks.
 """
@@ -20,8 +21,11 @@ from kubealign_services.training.torch_backend.chunked_logits import HeadGradien
 
 @dataclass(frozen=True)
 class VocabularyShare:
-    """Which tokens this rank's rows are of: `count` from `first`, the rest are padding. group: the ranks that
-    hold the others; None: all are here."""
+    """Tokens of this rank's rows of the head: `count` from `first`, the rest are padding.
+
+    Attributes:
+        group: The ranks that hold the other rows; None when all are on this rank.
+    """
 
     first: int
     count: int
@@ -29,45 +33,60 @@ class VocabularyShare:
 
     @classmethod
     def of(cls, vocabulary: int, rows: int, rank: int, group: dist.ProcessGroup | None) -> "VocabularyShare":
-        """vocabulary: how many tokens there are. rows: how many each rank has, padding included."""
+        """Return the share of a rank.
+
+        Args:
+            vocabulary: Number of tokens.
+            rows: Number of rows of each rank, padding included.
+        """
         first = rank * rows
         return cls(first, min(max(0, vocabulary - first), rows), group)
 
     def summed(self, values: Tensor) -> Tensor:
-        """Over the ranks, in place."""
+        """Sum over the ranks, in place."""
         if self.group is not None:
             dist.all_reduce(values, group=self.group)
         return values
 
     def highest(self, logits: Tensor) -> Tensor:
-        """[P, count] -> [P], over all ranks."""
-        found = (
+        """Return the maximum over all ranks of logits [P, count], [P]."""
+        maxima = (
             logits.amax(-1)
             if self.count
             else logits.new_full((logits.shape[0],), torch.finfo(logits.dtype).min)
         )
         if self.group is not None:
-            dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
-        return found
+            dist.all_reduce(maxima, dist.ReduceOp.MAX, group=self.group)
+        return maxima
 
     def places(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """tokens int64 -> (their columns here, or some column; whether they are here)."""
+        """Return the columns of tokens on this rank (any column for tokens of other ranks), and a mask of
+        this rank's tokens.
+
+        Args:
+            tokens: int64.
+        """
         local = tokens - self.first
-        here = (local >= 0) & (local < self.count)
-        return torch.where(here, local, 0), here
+        is_local = (local >= 0) & (local < self.count)
+        return torch.where(is_local, local, 0), is_local
 
     def picked(self, logits: Tensor, tokens: Tensor) -> Tensor:
-        """logits [P, count], tokens [P, K] -> [P, K], 0 for those that are not here."""
+        """Gather the logits of tokens, [P, K], 0 for those of other ranks.
+
+        Args:
+            logits: [P, count].
+            tokens: [P, K].
+        """
         if not self.count:
             return logits.new_zeros(tokens.shape)
-        local, here = self.places(tokens)
-        return torch.where(here, logits.gather(-1, local), 0)
+        local, is_local = self.places(tokens)
+        return torch.where(is_local, logits.gather(-1, local), 0)
 
     def scatter(self, gradient: Tensor, tokens: Tensor, values: Tensor) -> None:
-        """Add values [P, K] to gradient [P, count] where the tokens [P, K] are, if they are here."""
+        """Add values [P, K] to gradient [P, count] at the tokens [P, K] of this rank."""
         if self.count:
-            local, here = self.places(tokens)
-            gradient.scatter_add_(-1, local, torch.where(here, values, 0))
+            local, is_local = self.places(tokens)
+            gradient.scatter_add_(-1, local, torch.where(is_local, values, 0))
 
 
 def token_logprobs(
@@ -78,23 +97,38 @@ def token_logprobs(
     with_entropy: bool,
     share: VocabularyShare,
 ) -> tuple[Tensor, Tensor]:
-    """hidden [P, H], weight [rows, H], targets int64 [P] -> (log-probability of each target under
-    softmax(logits / temperature), entropy of that distribution in nats), each [P] in at least fp32, the same
-    on all ranks; the entropy is zeros where it is not wanted. Can be differentiated once."""
-    found: tuple[Tensor, Tensor] = _TokenLogprobs.apply(
+    """Compute log-probabilities of the targets under softmax(logits / temperature), and the entropy of that
+    distribution.
+
+    Returns (log-probabilities, entropy in nats), each [P] in at least fp32, the same on all ranks; the
+    entropy is zeros when
+    not requested. Differentiable once.
+
+    Args:
+        hidden: [P, H].
+        weight: [rows, H].
+        targets: int64 [P].
+    """
+    result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(
         hidden, weight, targets, temperature, with_entropy, share
     )
-    return found
+    return result
 
 
 def candidate_logprobs(
     hidden: Tensor, weight: Tensor, candidates: Tensor, temperature: float, share: VocabularyShare
 ) -> Tensor:
-    """hidden [P, H], weight [rows, H], candidates int64 [P, K] -> log-probability of each candidate under
-    softmax(logits / temperature), [P, K] in at least fp32, the same on all ranks. Can be differentiated
-    once."""
-    found: Tensor = _CandidateLogprobs.apply(hidden, weight, candidates, temperature, share)
-    return found
+    """Return the log-probability of each candidate under softmax(logits / temperature), [P, K] in at least
+    fp32, the same on all
+    ranks. Differentiable once.
+
+    Args:
+        hidden: [P, H].
+        weight: [rows, H].
+        candidates: int64 [P, K].
+    """
+    logprobs: Tensor = _CandidateLogprobs.apply(hidden, weight, candidates, temperature, share)
+    return logprobs
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -112,15 +146,15 @@ class _TokenLogprobs(torch.autograd.Function):
         logprobs, entropy, normaliser = (hidden.new_zeros(hidden.shape[0], dtype=wide) for _ in range(3))
         for rows in chunks(hidden.shape[0], weight.shape[0]):
             logits = logits_of(hidden[rows], weight[: share.count], None, temperature)
-            chosen = share.picked(logits, targets[rows, None])[:, 0]
+            target_logits = share.picked(logits, targets[rows, None])[:, 0]
             highest = share.highest(logits)
             powers = (logits - highest[:, None]).exp_()
-            parts = [powers.sum(-1), chosen]
+            parts = [powers.sum(-1), target_logits]
             if with_entropy:
                 parts.append(powers.mul_(logits).sum(-1))
-            total, chosen, *weighted = share.summed(torch.stack(parts)).unbind()
+            total, target_logits, *weighted = share.summed(torch.stack(parts)).unbind()
             normaliser[rows] = total.log() + highest
-            logprobs[rows] = chosen - normaliser[rows]
+            logprobs[rows] = target_logits - normaliser[rows]
             if with_entropy:
                 entropy[rows] = normaliser[rows] - weighted[0] / total
         ctx.save_for_backward(hidden, weight, targets, normaliser, entropy)
@@ -183,23 +217,23 @@ class _CandidateLogprobs(torch.autograd.Function):
         share: VocabularyShare = ctx.share
         back = _gradients(ctx, hidden, weight)
         for rows in chunks(hidden.shape[0], weight.shape[0]):
-            given = to_logprobs[rows]
+            upstream = to_logprobs[rows]
             log_p = logits_of(hidden[rows], weight[: share.count], None, ctx.temperature)
-            gradient = log_p.sub_(normaliser[rows, None]).exp_().mul_(-given.sum(-1, keepdim=True))
-            share.scatter(gradient, candidates[rows], given)
+            gradient = log_p.sub_(normaliser[rows, None]).exp_().mul_(-upstream.sum(-1, keepdim=True))
+            share.scatter(gradient, candidates[rows], upstream)
             back.add(rows, gradient)
         return back.hidden, _padded(back.weight, weight), None, None, None
 
 
 def _gradients(ctx: Any, hidden: Tensor, weight: Tensor) -> HeadGradients:
-    wanted = (*ctx.needs_input_grad[:2], False)
-    return HeadGradients(hidden, weight[: ctx.share.count], None, wanted, ctx.temperature)
+    needed = (*ctx.needs_input_grad[:2], False)
+    return HeadGradients(hidden, weight[: ctx.share.count], None, needed, ctx.temperature)
 
 
 def _padded(gradient: Tensor | None, weight: Tensor) -> Tensor | None:
-    """The padding's rows have none."""
+    """Pad the gradient with rows of zeros for the vocabulary's padding."""
     if gradient is None or len(gradient) == len(weight):
         return gradient
-    whole = torch.zeros_like(weight)
-    whole[: len(gradient)] = gradient
-    return whole
+    padded = torch.zeros_like(weight)
+    padded[: len(gradient)] = gradient
+    return padded

@@ -1,4 +1,4 @@
-"""From a Hugging Face folder to this rank's parameters: only what the rank needs is read."""
+"""Loads a Hugging Face folder into this rank's parameters: reads only the ranges that the rank needs."""
 
 import json
 from collections.abc import Mapping
@@ -24,19 +24,22 @@ def load_weights(
     parameters: Mapping[str, Tensor],
     drawn: frozenset[str] = frozenset(),
 ) -> None:
-    """Fill this rank's parameters in place, in their dtype. A vocabulary's padding becomes 0. drawn: those
-    that are not read, such as a fresh head; adapters never are.
+    """Fill this rank's parameters in place, in their dtype. A vocabulary's padding becomes 0.
 
-    Raises ValueError, naming the tensors, where the folder lacks some or has them in other shapes, or
-    megatron-core's model is not the one of the table.
+    Raises ValueError, naming the tensors, when the folder lacks some or has them in other shapes, or when
+    megatron-core's
+    model does not match the weight mapping.
+
+    Args:
+        drawn: Parameters that are not read, such as a new head; adapters never are.
     """
     own = {name: tensor for name, tensor in parameters.items() if is_weight(name)}
     check_parameters(conversion, own)
     with ExitStack() as stack, torch.no_grad():
         reader = _Reader(folder, stack)
-        wanted = [name for name in own if name not in drawn]
-        reader.check([part for name in wanted for part in conversion.parts(name)])
-        for name in wanted:
+        names = [name for name in own if name not in drawn]
+        reader.check([part for name in names for part in conversion.parts(name)])
+        for name in names:
             target = own[name]
             parts = conversion.parts(name)
             if sum(part.size[0] for part in parts) < len(target):
@@ -46,21 +49,23 @@ def load_weights(
 
 
 def check_parameters(conversion: Conversion, parameters: Mapping[str, Tensor]) -> None:
-    """Raises ValueError where the names or shapes are not the table's."""
+    """Raise ValueError when names or shapes differ from the weight mapping."""
     for name, tensor in parameters.items():
         conversion.parts(name)
         if tuple(tensor.shape) != conversion.shapes[name]:
             raise ValueError(
-                f"megatron-core's parameter {name} has shape {tuple(tensor.shape)}; the table of weights "
+                f"megatron-core's parameter {name} has shape {tuple(tensor.shape)}; the weight mapping "
                 f"says {conversion.shapes[name]}"
             )
-    lost = sorted(name for name in conversion.shapes if is_weight(name) and name not in parameters)
-    if lost:
-        raise ValueError(f"megatron-core's model lacks parameters of the table of weights: {', '.join(lost)}")
+    missing = sorted(name for name in conversion.shapes if is_weight(name) and name not in parameters)
+    if missing:
+        raise ValueError(
+            f"megatron-core's model lacks parameters of the weight mapping: {', '.join(missing)}"
+        )
 
 
 class _Reader:
-    """Ranges of the tensors of a folder's safetensors files."""
+    """Reads ranges of the tensors of a folder's safetensors files."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
@@ -69,25 +74,25 @@ class _Reader:
         self._files = _files_of(folder)
 
     def check(self, parts: list[Part]) -> None:
-        """Raises ValueError unless every part is of a tensor that is there, in its shape."""
-        lost = sorted({part.name for part in parts if self._name(part.name) not in self._files})
-        if lost:
+        """Raise ValueError unless every slice is of an existing tensor of the expected shape."""
+        missing = sorted({part.name for part in parts if self._name(part.name) not in self._files})
+        if missing:
             raise ValueError(
-                f"{self._folder} lacks weights of its model: {', '.join(lost[:5])}"
-                f"{f' and {len(lost) - 5} more' if len(lost) > 5 else ''}"
+                f"{self._folder} lacks weights of its model: {', '.join(missing[:5])}"
+                f"{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}"
             )
-        for name, whole in {part.name: part.whole for part in parts}.items():
-            found = tuple(self._slice(name).get_shape())
-            if found != whole:
+        for name, expected_shape in {part.name: part.whole for part in parts}.items():
+            stored_shape = tuple(self._slice(name).get_shape())
+            if stored_shape != expected_shape:
                 raise ValueError(
-                    f"{self._folder / self._files[self._name(name)]} holds {name} in shape {found}; "
-                    f"config.json makes it {whole}"
+                    f"{self._folder / self._files[self._name(name)]} holds {name} in shape {stored_shape}; "
+                    f"config.json implies {expected_shape}"
                 )
 
     def read(self, part: Part) -> Tensor:
-        """[part.size], in the file's dtype."""
-        inside = tuple(slice(start, start + size) for start, size in zip(part.start, part.size, strict=True))
-        piece: Tensor = self._slice(part.name)[inside]
+        """Return a slice, [part.size], in the file's dtype."""
+        ranges = tuple(slice(start, start + size) for start, size in zip(part.start, part.size, strict=True))
+        piece: Tensor = self._slice(part.name)[ranges]
         if not piece.is_floating_point():
             raise ValueError(
                 f"{self._folder}: {part.name} holds {piece.dtype}; the Megatron backend reads floating-point "
@@ -96,7 +101,7 @@ class _Reader:
         return piece
 
     def _name(self, name: str) -> str:
-        """A bare trunk's checkpoint names its tensors without the prefix."""
+        """Return the stored name of a tensor: a bare trunk's checkpoint omits the prefix."""
         bare = name.removeprefix(_TRUNK)
         return bare if name not in self._files and bare in self._files else name
 
@@ -109,17 +114,17 @@ class _Reader:
 
 
 def _files_of(folder: Path) -> dict[str, str]:
-    """Tensor's name -> name of the file that holds it."""
+    """Map each tensor's name to the name of its file."""
     index = folder / _INDEX
     if index.is_file():
         try:
             files: dict[str, str] = json.loads(index.read_text())["weight_map"]
         except (ValueError, KeyError) as error:
-            raise ValueError(f"{index} is no index of weights: {error!r}") from error
+            raise ValueError(f"{index} is not a weight index: {error!r}") from error
         return files
     if not (folder / _SINGLE).is_file():
         raise ValueError(
-            f"{folder} holds neither {_SINGLE} nor {_INDEX}; the Megatron backend reads safetensors alone"
+            f"{folder} holds neither {_SINGLE} nor {_INDEX}; the Megatron backend reads safetensors only"
         )
     with _opened(folder / _SINGLE) as file:
         return dict.fromkeys(file.keys(), _SINGLE)

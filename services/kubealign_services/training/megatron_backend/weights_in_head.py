@@ -1,5 +1,6 @@
-"""Which heads a folder's model gets, and the first weights of the scalar one. The meaning and the seeds are
-those of `torch_backend.models.load_model`."""
+"""Selects the heads of a folder's model, and initialises the score head. Semantics and seeds match
+`torch_backend.model.loading.load_model`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,19 +26,24 @@ from kubealign_services.training.megatron_backend.conversion import HeadSizes
 
 @dataclass(frozen=True)
 class FirstHead:
-    """sizes: what stands on the trunk. score: fp32 [N, hidden] where the scalar head is not the folder's."""
+    """Initial head of a model.
+
+    Attributes:
+        sizes: Heads on the trunk.
+        score: fp32 [N, hidden] when the score head is not read from the folder.
+    """
 
     sizes: HeadSizes
     score: Tensor | None
 
     @property
     def drawn(self) -> frozenset[str]:
-        """The parameters that `load_weights` is not to read."""
+        """Parameters that `load_weights` does not read."""
         return frozenset() if self.score is None else frozenset({"score.weight"})
 
 
 def read_config(folder: Path) -> Any:
-    """The folder's config. Raises ValueError for a folder without one."""
+    """Read the folder's config. Raises ValueError for a folder without one."""
     check_folder(folder)
     return AutoConfig.from_pretrained(folder, local_files_only=True)
 
@@ -50,7 +56,11 @@ def first_head(
     seed: int = 0,
     scores: Sequence[str] = (),
 ) -> FirstHead:
-    """Arguments and errors as of `torch_backend.models.load_model`; config: the folder's."""
+    """Select the heads; arguments and errors as for `torch_backend.model.loading.load_model`.
+
+    Args:
+        config: The folder's config.
+    """
     is_classifier = is_reward_model(config)
     if head is Head.LANGUAGE_MODEL or (head is Head.SCORE and not is_classifier):
         if is_classifier:

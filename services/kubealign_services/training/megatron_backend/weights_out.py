@@ -1,4 +1,4 @@
-"""A Hugging Face folder from the ranks' pieces: rank 0 writes it, a file's worth of tensors at a time."""
+"""Writes a Hugging Face folder from the ranks' slices: rank 0 writes, one file's tensors at a time."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -15,12 +15,12 @@ from kubealign_services.training.hf_folder import exported_config, new_folder
 from kubealign_services.training.megatron_backend.conversion import Conversion
 from kubealign_services.training.megatron_backend.slices import Wanted, is_weight, whole_shapes
 
-#: Bytes of one file of weights, at most but for a single tensor.
+#: Maximum bytes of one weight file; a single larger tensor gets a file of its own.
 FILE_BYTES = 2 << 30
 
 
 def is_exported(with_score: bool) -> Wanted:
-    """Which weights an exported folder holds: a classifier has no head for the vocabulary."""
+    """Return the filter of an exported folder's weights: a classifier has no language-model head."""
 
     def wanted(parameter: str) -> bool:
         return is_weight(parameter) and not (with_score and parameter == "output_layer.weight")
@@ -29,7 +29,7 @@ def is_exported(with_score: bool) -> Wanted:
 
 
 def drained(weights: Iterator[tuple[str, Tensor]]) -> None:
-    """On ranks other than 0: send this rank's pieces."""
+    """Send this rank's slices. For ranks other than 0."""
     for _ in weights:
         pass
 
@@ -45,11 +45,16 @@ def write_folder(
     scores: Sequence[str] = (),
     file_bytes: int = FILE_BYTES,
 ) -> None:
-    """On rank 0: fill `directory` (new, or replaced whole). weights: of `slices.gathered` with
-    `is_exported`, while the other ranks run `drained` on theirs.
+    """Fill `directory` (new, or replaced atomically). For rank 0.
 
-    config: the source folder's. A language model becomes a causal language model, a model with another head
-    a sequence classifier, as of `torch_backend.export.export_folder`; so pooling and scores.
+    A language model becomes a causal language model, a model with another head a sequence classifier, as
+    in
+    `torch_backend.checkpoints.export.export_folder`; so pooling and scores.
+
+    Args:
+        config: Config of the source folder.
+        weights: Result of `gather_tensors` with `export_filter`, while the other ranks run `send_slices`
+            on theirs.
     """
     count = conversions[0].heads.scores or None
     copy = exported_config(config, count, scores, pooling)
@@ -67,7 +72,7 @@ def write_folder(
 
 
 def _files(shapes: dict[str, tuple[int, ...]], dtype: torch.dtype, most: int) -> list[dict[str, int]]:
-    """Each file's tensors with their bytes, in the order of the names."""
+    """Plan the files: the tensors of each file with their bytes, in the order of the names."""
     files: list[dict[str, int]] = [{}]
     for name, shape in shapes.items():
         size = prod(shape) * dtype.itemsize
@@ -78,15 +83,16 @@ def _files(shapes: dict[str, tuple[int, ...]], dtype: torch.dtype, most: int) ->
 
 
 def _write_weights(folder: Path, files: list[dict[str, int]], weights: Iterator[tuple[str, Tensor]]) -> None:
-    """One file, or several with an index, as transformers names them."""
-    places: dict[str, str] = {}
+    """Write one file, or several with an index, named as transformers names them."""
+    file_of: dict[str, str] = {}
     for index, sizes in enumerate(files, start=1):
         file = f"model-{index:05d}-of-{len(files):05d}.safetensors" if len(files) > 1 else "model.safetensors"
-        # Copied: a tensor may be a view of the model's memory, which safetensors refuses to share.
+        # Cloned: a tensor may be a view of the model's memory, which safetensors refuses to share.
         tensors = {name: tensor.clone() for name, tensor in (next(weights) for _ in sizes)}
         save_file(tensors, folder / file, metadata={"format": "pt"})
-        places.update(dict.fromkeys(tensors, file))
+        file_of.update(dict.fromkeys(tensors, file))
     if len(files) > 1:
         total = sum(sum(sizes.values()) for sizes in files)
         index_file = folder / "model.safetensors.index.json"
-        index_file.write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2))
+        contents = {"metadata": {"total_size": total}, "weight_map": file_of}
+        index_file.write_text(json.dumps(contents, indent=2))

@@ -1,4 +1,4 @@
-"""A trained adapter as a folder that `PeftModel.from_pretrained` lays over the model it was trained on."""
+"""Exports a trained adapter as a folder for `PeftModel.from_pretrained`."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from kubealign_services.training.torch_backend.packed_model import PackedModel
 
 
 def whole_adapter(model: PackedModel, rank: int) -> dict[str, Tensor]:
-    """The adapter's tensors in fp32 by name, as they are trained; collective, empty tensors but on rank 0."""
+    """Gather the adapter's tensors by name, in fp32, as they are trained; collective, empty tensors on ranks
+    other than 0.
+    """
     return dict(stream_adapter(model, torch.float32, rank))
 
 
@@ -26,9 +28,14 @@ def save_adapter(
     rename: dict[str, str],
     score: Tensor | None,
 ) -> None:
-    """Write the adapter into a new folder. tensors: as of `whole_adapter`. source: the folder of the model
-    under it. rename: layer's name here -> in the model that the adapter is laid over. score: a classifier's
-    head, which is trained whole and kept in the adapter."""
+    """Write the adapter into a new folder.
+
+    Args:
+        tensors: Result of `gather_adapter`.
+        source: Folder of the base model.
+        rename: Layer name in this model -> layer name in the base model.
+        score: A classifier's head, which is trained in full and stored with the adapter.
+    """
     layers: dict[str, Any] = dict(adapted_layers(model.backbone))
     write_adapter(
         folder,

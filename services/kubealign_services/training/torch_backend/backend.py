@@ -1,4 +1,4 @@
-"""The torch training backend: one model on one or several ranks, trained on packed micro-batches."""
+"""The torch training backend: one model on one or several ranks, trained on packed microbatches."""
 
 import logging
 import math
@@ -66,8 +66,12 @@ class TorchBackend:
         pooling: str | None,
         scores: Sequence[str] = (),
     ) -> None:
-        """model: on its device, sharded where it should be. source: the folder that it came from. Use
-        `create`."""
+        """Use `create` instead.
+
+        Args:
+            model: On its device, sharded where required.
+            source: Folder that the model was loaded from.
+        """
         self.model = model
         self._spec = spec.optimizer
         self._lora = spec.lora
@@ -98,18 +102,23 @@ class TorchBackend:
         pooling: str | None = None,
         scores: Sequence[str] = (),
     ) -> "TorchBackend":
-        """The model of a Hugging Face folder with its first weights, on all ranks.
+        """Create the model of a Hugging Face folder with its first weights, on all ranks.
 
-        total_updates: optimiser steps of the whole job, for the schedule. seed: of a SCORE head that is
-        drawn. pooling: what an exported reward model's config says of itself; scores: the names of its
-        scores, empty for one without a name. Several ranks need a process group, as `CommandGroup` makes it.
-        Raises what `load_model`, `add_adapters` and `shard` raise.
+        Several ranks need a process group, as `CommandGroup` creates it. Raises what `load_model`,
+        `add_adapters` and
+        `shard_model` raise.
+
+        Args:
+            total_updates: Optimiser steps of the whole job, for the learning rate schedule.
+            seed: Seed of a randomly initialised SCORE head.
+            pooling: Pooling that an exported reward model's config states.
+            scores: Names of the reward model's scores; empty for a score without a name.
         """
         torch_spec = _torch_spec(spec)
         device = compute_device(rank)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        # What is frozen needs no more bits than the arithmetic has.
+        # Frozen weights need no more precision than the arithmetic has.
         dtype = torch.float32 if spec.lora is None else compute_dtype(torch_spec.precision)
         model = load_model(folder, head, dtype, head_init, seed, scores)
         if spec.lora is not None:
@@ -121,24 +130,24 @@ class TorchBackend:
             enable(activation_checkpointing_kwargs={"use_reentrant": False})
         _log_size(model, folder)
         shard(model, torch_spec.precision, world_size, device)
-        place = Place(rank, world_size, device, torch_spec.microbatch_tokens)
-        return cls(model, spec, total_updates, place, folder, pooling, scores)
+        context = Place(rank, world_size, device, torch_spec.microbatch_tokens)
+        return cls(model, spec, total_updates, context, folder, pooling, scores)
 
     @property
     def updates(self) -> int:
-        """Optimiser steps done since the first weights."""
+        """Number of optimiser steps since the first weights."""
         return self._updates
 
     def train_step(self, batch: Batch, objective: Objective, plan: UpdatePlan) -> dict[str, float]:
         """See TrainingBackend. Dropout, where the model's config has it, is drawn from the plan's seed."""
         self._swap.changed()
-        kept, again = self._kept, len(self._kept) > 0
+        cache, has_cached_passes = self._kept, len(self._kept) > 0
         self._forget_passes()
         torch.manual_seed((plan.seed + self._place.rank) % (1 << 63))
         self.model.train()
         try:
             steps = [
-                self._update(minibatch, objective, kept)
+                self._update(minibatch, objective, cache)
                 for minibatch in minibatches(
                     batch, objective.unit, plan.epochs, plan.minibatch_sequences, plan.seed
                 )
@@ -146,18 +155,20 @@ class TorchBackend:
         finally:
             self._optimizer.zero_grad(set_to_none=True)
             self.model.eval()
-            if not again:  # else the next step's passes lie where this one's did
+            if not has_cached_passes:  # else the next step's passes reuse this step's memory
                 self._freed.settle()
         return averaged(steps)
 
     def _update(
-        self, minibatch: Batch, objective: Objective, kept: KeptPasses
+        self, minibatch: Batch, objective: Objective, cache: KeptPasses
     ) -> tuple[Figures, float, float]:
-        """One optimiser step: its figures, gradient norm and learning rate. Of `kept` nothing is left: what
-        comes after has other weights."""
+        """Run one optimiser step. Returns its metrics, gradient norm and learning rate.
+
+        The forward cache is empty afterwards: later passes use other weights.
+        """
         self._optimizer.zero_grad(set_to_none=True)
         objective.prepare(minibatch)
-        figures = run_objective(self.model, minibatch, objective, self._place, kept)
+        figures = run_objective(self.model, minibatch, objective, self._place, cache)
         norm = gradient_norm(self.model.parameters())
         if not (math.isfinite(figures.loss) and math.isfinite(norm)):
             raise NonFiniteLoss(
@@ -171,7 +182,7 @@ class TorchBackend:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, objective: Objective) -> dict[str, float]:
-        """See TrainingBackend: `loss`, the objective's sums and maxima."""
+        """See TrainingBackend. Returns `loss`, the objective's sums and maxima."""
         objective.prepare(batch)
         figures = run_objective(self.model, batch, objective, self._place)
         reshard(self.model)
@@ -186,12 +197,14 @@ class TorchBackend:
     def forward_and_keep(
         self, batch: Batch, outputs: frozenset[str], objective: Objective
     ) -> dict[str, Tensor]:
-        """See KeepsPasses. Nothing is kept of a model that is sharded or drops at random, nor of more tokens
-        than a micro-batch may have."""
+        """See ForwardCachingBackend. Nothing is cached of a sharded model, of a model with dropout, or beyond
+        the tokens of one
+        microbatch.
+        """
         keeps = not isinstance(self.model, FSDPModule) and not drops(self.model.backbone)
         if not (keeps and self._kept.reserve(len(batch.tokens))):
             return self.forward(batch, outputs)
-        self.model.train()  # as in the update: some recompute activations only then
+        self.model.train()  # as in the update: some models recompute activations only in training mode
         try:
             return run_forward_and_keep(self.model, batch, outputs, self._place, self._kept, objective)
         finally:
@@ -201,20 +214,24 @@ class TorchBackend:
         self._kept = KeptPasses(self._place.microbatch_tokens)
 
     def base_forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """See TrainingBackend. No second copy of the weights is held."""
+        """See TrainingBackend. Holds no second copy of the weights."""
         if self._lora is None:
-            raise ValueError("all weights are trained: there is no adapter to switch off")
+            raise ValueError("all weights are trained: there is no adapter to disable")
         with adapters_off(self.model):
             return self.forward(batch, outputs)
 
     def snapshot(self) -> Iterator[tuple[str, Tensor]]:
-        """See TrainingBackend. In the precision of the arithmetic; tensors may share the model's memory until
-        the next update."""
+        """See TrainingBackend. The tensors are in the precision of the arithmetic and may share the model's
+        memory until the next
+        update.
+        """
         return stream_weights(self.model, self._dtype, self._place.rank)
 
     def slices(self) -> Iterator[WeightSlice]:
-        """See TrainingBackend: what each rank has of the sharded weights. Gathered and all of rank 0 where an
-        adapter is merged in or the checkpoint has another layout than the model."""
+        """See TrainingBackend. Each rank yields its part of the sharded weights. Rank 0 yields all gathered
+        weights when an adapter
+        is merged in or the checkpoint has another layout than the model.
+        """
         if self._lora is None and has_own_layout(self.model.backbone):
             yield from own_slices(self.model, self._dtype, self._place.rank)
             return
@@ -230,7 +247,7 @@ class TorchBackend:
         return AdapterSnapshot(scale(layer), stream_adapter(self.model, self._dtype, self._place.rank))
 
     def save(self, directory: Path) -> list[str]:
-        """See TrainingBackend. The folder exists; the files are on the disk when this returns."""
+        """See TrainingBackend. The folder exists; the files are synced to disk on return."""
         return save_shard(
             directory,
             self.model,
@@ -242,8 +259,7 @@ class TorchBackend:
         )
 
     def load(self, directory: Path) -> None:
-        """See TrainingBackend. What follows is, on one rank, bit for bit what would have followed the
-        save."""
+        """See TrainingBackend. On one rank, training continues bit for bit as after the save."""
         self._swap.changed()
         self._forget_passes()
         self._updates = load_shard(
@@ -252,8 +268,8 @@ class TorchBackend:
         log.info("shard loaded", extra={"directory": str(directory), "updates": self._updates})
 
     def offload(self) -> None:
-        """Weights and moments rest in the host's memory: see `residence.contract.Movable`. There are no
-        gradients between two commands."""
+        """Offload weights and moments to host memory: see `Movable`. No gradients exist between two commands.
+        """
         reshard(self.model)
         self._forget_passes()
         self._swap.offload()
@@ -263,7 +279,7 @@ class TorchBackend:
         self._swap.reload()
 
     def _tensors(self) -> Iterator[Tensor]:
-        """This rank's part of all that lasts from one command to the next."""
+        """Yield this rank's part of all tensors that persist between commands."""
         with torch.no_grad():
             yield from (local(parameter) for parameter in self.model.parameters())
             yield from self.model.buffers()
@@ -271,7 +287,7 @@ class TorchBackend:
                 yield from (local(moment) for moment in state.values() if isinstance(moment, Tensor))
 
     def export(self, directory: Path) -> None:
-        """See TrainingBackend. A model with a value or scores becomes a sequence classifier."""
+        """See TrainingBackend. A model with a value or score head becomes a sequence classifier."""
         export_folder(
             self.model,
             directory,
@@ -300,5 +316,5 @@ def _log_size(model: PackedModel, folder: Path) -> None:
 
 def _torch_spec(spec: Trainer) -> TorchSpec:
     if spec.backend.torch is None:
-        raise ValueError("trainer.backend.torch is not set: this spec is another backend's")
+        raise ValueError("trainer.backend.torch is not set: the spec names another backend")
     return spec.backend.torch

@@ -1,7 +1,9 @@
-"""Log-probabilities of several candidates at each place, without the logits of all places at once.
+"""Log-probabilities of several candidate tokens at each position, without the logits of all positions at
+once.
 
-The head is applied to a chunk of places at a time, and again in the backward pass, with the gradient written
-out: for the candidates c_1 .. c_K of a place, each with the gradient g_k,
+The head is applied to a chunk of positions at a time, and again in the backward pass, with an explicit
+gradient:
+for the candidates c_1 .. c_K of a position, each with the gradient g_k,
 
     d (sum_k g_k log p(c_k)) / d logit_j = (sum of g_k with c_k = j) - p_j sum_k g_k
 """
@@ -18,22 +20,38 @@ from kubealign_services.training.torch_backend.chunked_logits import HeadGradien
 def candidate_logprobs(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, candidates: Tensor, temperature: float
 ) -> Tensor:
-    """hidden [P, H], weight [V, H], bias [V] or None, candidates int64 [P, K] -> log-probability of each
-    candidate under softmax(logits / temperature), [P, K] in at least fp32. Can be differentiated once."""
-    found: Tensor = _CandidateLogprobs.apply(hidden, weight, bias, candidates, temperature)
-    return found
+    """Return the log-probability of each candidate under softmax(logits / temperature), [P, K] in at least
+    fp32.
+
+    Differentiable once.
+
+    Args:
+        hidden: [P, H].
+        weight: [V, H].
+        bias: [V] or None.
+        candidates: int64 [P, K].
+    """
+    logprobs: Tensor = _CandidateLogprobs.apply(hidden, weight, bias, candidates, temperature)
+    return logprobs
 
 
 @torch.no_grad()
 def likeliest(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, count: int, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """hidden [P, H] -> (the likeliest tokens int64 [P, K], the likeliest first; their log-probabilities under
-    softmax(logits / temperature), [P, K] in at least fp32), K the smaller of count and the vocabulary."""
-    places, count = hidden.shape[0], min(count, weight.shape[0])
-    tokens = hidden.new_zeros((places, count), dtype=torch.int64)
-    logprobs = hidden.new_zeros((places, count), dtype=torch.promote_types(hidden.dtype, torch.float32))
-    for rows in chunks(places, weight.shape[0]):
+    """Return the most likely tokens at each position.
+
+    Returns (tokens int64 [P, K], most likely first; their log-probabilities under softmax(logits /
+    temperature), [P, K] in at
+    least fp32), where K is the smaller of count and the vocabulary.
+
+    Args:
+        hidden: [P, H].
+    """
+    positions, count = hidden.shape[0], min(count, weight.shape[0])
+    tokens = hidden.new_zeros((positions, count), dtype=torch.int64)
+    logprobs = hidden.new_zeros((positions, count), dtype=torch.promote_types(hidden.dtype, torch.float32))
+    for rows in chunks(positions, weight.shape[0]):
         logits = logits_of(hidden[rows], weight, bias, temperature)
         top, tokens[rows] = logits.topk(count, -1)
         logprobs[rows] = top - logits.logsumexp(-1, keepdim=True)
@@ -64,9 +82,9 @@ class _CandidateLogprobs(torch.autograd.Function):
         hidden, weight, bias, candidates, normaliser = ctx.saved_tensors
         back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
         for rows in chunks(hidden.shape[0], weight.shape[0]):
-            given = to_logprobs[rows]
+            upstream = to_logprobs[rows]
             gradient = logits_of(hidden[rows], weight, bias, ctx.temperature).sub_(normaliser[rows, None])
-            gradient = gradient.exp_().mul_(-given.sum(-1, keepdim=True))
-            gradient.scatter_add_(-1, candidates[rows], given)
+            gradient = gradient.exp_().mul_(-upstream.sum(-1, keepdim=True))
+            gradient.scatter_add_(-1, candidates[rows], upstream)
             back.add(rows, gradient)
         return back.hidden, back.weight, back.bias, None, None

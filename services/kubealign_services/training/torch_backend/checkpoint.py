@@ -1,9 +1,12 @@
-"""A rank's shard on disk: its slices of what is trained and of the moments, where the schedule stands, and
-the RNG states. Of a model with an adapter it holds the adapter; the rest is in the folder that it came from.
+"""A rank's checkpoint shard: its slices of the trained weights and their moments, the progress of the
+learning rate
+schedule, and the RNG states. Of a model with an adapter only the adapter is saved; the base weights are in
+the folder
+that the model was loaded from.
 
-`shard-RANK-of-RANKS.safetensors` holds the tensors; a JSON file of the same name says what they are, with the
-digest of the tensors' file and its own. Both are on the disk, not only in its cache, when `save_shard`
-returns.
+`shard-RANK-of-RANKS.safetensors` holds the tensors; a JSON file of the same name describes them, with the
+digest of
+the tensor file and its own. Both files are synced to disk when `save_shard` returns.
 """
 
 from pathlib import Path
@@ -34,8 +37,14 @@ def save_shard(
     world_size: int,
     lora: Lora | None = None,
 ) -> list[str]:
-    """Write this rank's two files into an existing folder. updates: optimiser steps done. lora: what the
-    adapter was made by. Returns their names. Raises OSError, naming the file, where it cannot be written."""
+    """Write this rank's two files into an existing folder. Returns their names. Raises OSError, naming the
+    file that cannot be
+    written.
+
+    Args:
+        updates: Optimiser steps done.
+        lora: Settings of the adapter.
+    """
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
     for name, parameter in _trained(model).items():
@@ -53,8 +62,8 @@ def save_shard(
         "adapter": adapter_of(lora),
         "parameters": shapes,
     }
-    whole = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    return write_shard(tensors_file, whole, description_file, description)
+    on_cpu = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    return write_shard(tensors_file, on_cpu, description_file, description)
 
 
 def load_shard(
@@ -65,7 +74,7 @@ def load_shard(
     world_size: int,
     lora: Lora | None = None,
 ) -> int:
-    """Read what `save_shard` wrote into a model of the same shape, adapted the same way. Returns the
+    """Read a checkpoint of `save_shard` into a model of the same shape and adapter. Returns the number of
     optimiser steps done.
 
     Raises CorruptCheckpoint, naming the file, before anything is changed.
@@ -115,8 +124,8 @@ def _files(directory: Path, rank: int, world_size: int) -> tuple[Path, Path]:
 
 def _read_description(path: Path) -> dict[str, Any]:
     if not path.exists():
-        found = sorted(other.name for other in path.parent.glob("shard-*")) if path.parent.is_dir() else []
-        raise CorruptCheckpoint(f"{path} does not exist; the folder holds {', '.join(found) or 'no shards'}")
+        shards = sorted(file.name for file in path.parent.glob("shard-*")) if path.parent.is_dir() else []
+        raise CorruptCheckpoint(f"{path} does not exist; the folder holds {', '.join(shards) or 'no shards'}")
     description = read_description(path)
     if description["format"] != _FORMAT:
         raise CorruptCheckpoint(f"{path} has format {description['format']}; this version reads {_FORMAT}")
@@ -134,15 +143,15 @@ def _read_tensors(path: Path, digest: str) -> dict[str, Tensor]:
 
 
 def _check_tensors(path: Path, tensors: dict[str, Tensor], parameters: dict[str, nn.Parameter]) -> None:
-    """Every parameter's slice is there in the shape that this rank holds."""
+    """Check that every parameter's slice exists in the shape of this rank's slice."""
     if "rng.cpu" not in tensors:
         raise CorruptCheckpoint(f"{path} lacks rng.cpu")
     for name, parameter in parameters.items():
-        wanted = ["weight"] + (["exp_avg", "exp_avg_sq"] if f"step.{name}" in tensors else [])
-        for kind in wanted:
-            found = tensors.get(f"{kind}.{name}")
-            if found is None or found.shape != local(parameter).shape:
-                shape = "nothing" if found is None else tuple(found.shape)
+        kinds = ["weight"] + (["exp_avg", "exp_avg_sq"] if f"step.{name}" in tensors else [])
+        for kind in kinds:
+            tensor = tensors.get(f"{kind}.{name}")
+            if tensor is None or tensor.shape != local(parameter).shape:
+                shape = "nothing" if tensor is None else tuple(tensor.shape)
                 raise CorruptCheckpoint(
                     f"{path} holds {shape} for {kind}.{name}; "
                     f"this rank's slice is {tuple(local(parameter).shape)}"

@@ -1,4 +1,4 @@
-"""The vocabulary's head on a few tokens at a time: the logits of a whole pack are never there at once."""
+"""The language-model head in chunks of tokens: the logits of a whole pack never exist at once."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,20 +7,29 @@ from torch import Tensor
 
 from kubealign_services.training.torch_backend.cpu_linear import product
 
-# Logits that may exist at a time: 64 MiB in fp32.
-_LOGITS = 1 << 24
-# On a CPU the elementwise passes take as many at a time as its caches hold: 2 MiB in fp32.
+# Limit of logits that exist at a time: 64 MiB in fp32.
+_CHUNK_LOGITS = 1 << 24
+# Block of the elementwise passes on a CPU, sized for its caches: 2 MiB in fp32.
 _CACHED = 1 << 19
 
 
 class HeadGradients:
-    """What flows back through logits_of, a chunk at a time. hidden, weight, bias: the gradients, in the
-    shapes and dtypes of what they are of; None for those that are not wanted, and before the first chunk."""
+    """Accumulates the gradients of `compute_logits`, a chunk at a time.
+
+    Attributes:
+        hidden, weight, bias: The gradients, in the shapes and dtypes of their inputs; None when not
+        needed, and before the
+            first chunk.
+    """
 
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wanted: Sequence[bool], temperature: float
     ) -> None:
-        """wanted: of hidden, weight and bias."""
+        """Allocate the accumulators.
+
+        Args:
+            wanted: Flags for hidden, weight and bias: whether a gradient is needed.
+        """
         self._of = hidden, weight
         self._wanted = wanted[0], wanted[1], wanted[2] and bias is not None
         self._temperature = temperature
@@ -29,7 +38,11 @@ class HeadGradients:
         self.bias: Tensor | None = None
 
     def add(self, rows: slice, gradient: Tensor) -> None:
-        """gradient: [rows, V], with respect to logits / temperature; it is overwritten."""
+        """Accumulate the gradient of one chunk.
+
+        Args:
+            gradient: [rows, V], with respect to logits / temperature; overwritten.
+        """
         hidden, weight = self._of
         gradient = gradient.div_(self._temperature) if self._temperature != 1.0 else gradient
         gradient = gradient.to(hidden.dtype)
@@ -45,17 +58,17 @@ class HeadGradients:
 
 
 def fit(tokens: int, vocabulary: int) -> bool:
-    """Whether the logits of so many tokens may all be there at once: then they are one chunk."""
-    return tokens * vocabulary <= _LOGITS
+    """Return True when the logits of this many tokens fit into one chunk."""
+    return tokens * vocabulary <= _CHUNK_LOGITS
 
 
 def chunks(tokens: int, vocabulary: int) -> Iterator[slice]:
-    """The tokens, so many at a time that their logits fit; one empty chunk where there are none."""
-    return _slices(0, max(1, tokens), max(1, _LOGITS // vocabulary), tokens)
+    """Yield slices of tokens whose logits fit into the chunk limit; one empty slice for no tokens."""
+    return _slices(0, max(1, tokens), max(1, _CHUNK_LOGITS // vocabulary), tokens)
 
 
 def cached(rows: slice, vocabulary: int, device: torch.device) -> Iterator[slice]:
-    """A chunk's rows, so many at a time that what is computed of them stays in a CPU's caches."""
+    """Yield blocks of a chunk's rows, small enough for intermediate results to stay in a CPU's caches."""
     size = max(1, _CACHED // vocabulary) if device.type == "cpu" else max(1, rows.stop - rows.start)
     return _slices(rows.start, rows.stop, size, rows.stop)
 
@@ -65,8 +78,13 @@ def _slices(start: int, stop: int, size: int, most: int) -> Iterator[slice]:
 
 
 def logits_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    """hidden [P, H], weight [V, H], bias [V] or None -> logits / temperature, [P, V] in at least fp32.
-    Without a gradient."""
+    """Return logits / temperature, [P, V] in at least fp32, without a gradient.
+
+    Args:
+        hidden: [P, H].
+        weight: [V, H].
+        bias: [V] or None.
+    """
     logits = product(hidden, weight, bias)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return logits.div_(temperature) if temperature != 1.0 else logits

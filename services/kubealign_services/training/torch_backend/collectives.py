@@ -1,4 +1,4 @@
-"""What the ranks tell one another between passes: figures and columns. Nothing is pickled."""
+"""Collectives on metrics, columns and bytes between passes. No pickle."""
 
 import json
 
@@ -10,15 +10,15 @@ from kubealign_services.training.exchange import all_bytes
 
 
 def all_figures(figures: dict[str, dict[str, float]], world_size: int) -> list[dict[str, dict[str, float]]]:
-    """Each rank's named figures -> those of all ranks, in the order of ranks, the same on all."""
+    """Gather each rank's named metrics, in the order of ranks, on all ranks."""
     if world_size == 1:
         return [figures]
-    said = all_bytes(json.dumps(figures).encode(), world_size)
-    return [json.loads(each) for each in said]
+    gathered = all_bytes(json.dumps(figures).encode(), world_size)
+    return [json.loads(each) for each in gathered]
 
 
 def summed(column: Tensor, world_size: int) -> Tensor:
-    """A CPU tensor -> its sum over all ranks, on the CPU."""
+    """Sum a CPU tensor over all ranks. Returns a CPU tensor."""
     if world_size == 1:
         return column
     moved = column.to(_device())

@@ -1,9 +1,12 @@
-"""Linear layers on a CPU in fp32, by oneDNN.
+"""Linear layers on a CPU in fp32, computed by oneDNN.
 
-torch gives fp32 products to MKL. On an AMD processor oneDNN's take a tenth to a sixth less processor time,
-and round as well; on an Intel one MKL's are the quicker, and are left to it (docs/training-backends.md). The
-maker decides, not a trial of their speed: a machine has to compute the same bits every time. The gradients of
-y = x W^T, for g with respect to y:
+torch hands fp32 matrix products to MKL. On an AMD processor oneDNN takes a tenth to a sixth less processor
+time, and
+rounds as well; on an Intel processor MKL is faster and is kept (docs/training-backends.md). The CPU vendor
+decides,
+not a measurement of speed: a machine has to compute the same bits every time. The gradients of y = x W^T,
+for g with
+respect to y:
 
     d x = g W        d W = g^T x        d b = the sum of g's rows
 """
@@ -19,36 +22,46 @@ from torch.nn import functional
 
 
 class CpuLinear(nn.Linear):
-    """An nn.Linear, with its parameters under their names, that computes by `linear`."""
+    """An nn.Linear with the same parameter names that computes with `linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
 
 
 def use_cpu_linear(model: nn.Module) -> None:
-    """Give every plain nn.Linear in the model this forward pass, in place. Subclasses keep their own."""
+    """Patch every plain nn.Linear of the model in place to compute with `linear`. Subclasses keep their own
+    forward pass.
+    """
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = CpuLinear
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [..., inputs], weight [outputs, inputs], bias [outputs] or None -> x W^T + b, [..., outputs]. What
-    oneDNN is not asked for (another device or dtype, tensors of subclasses) goes to torch's own."""
+    """Return x W^T + b, [..., outputs].
+
+    Inputs that oneDNN does not handle (another device or dtype, tensor subclasses) go to torch's own
+    implementation.
+
+    Args:
+        x: [..., inputs].
+        weight: [outputs, inputs].
+        bias: [outputs] or None.
+    """
     if not _is_ours(x, weight):
         return functional.linear(x, weight, bias)
     if not torch.is_grad_enabled():
         return product(x, weight, bias)
-    found: Tensor = _Linear.apply(x, weight, bias)
-    return found
+    output: Tensor = _Linear.apply(x, weight, bias)
+    return output
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b without a gradient; x and weight may be transposed views."""
+    """Return x W^T + b without a gradient; x and weight may be transposed views."""
     if not _is_ours(x, weight):
         return functional.linear(x, weight, bias)
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
+    output: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return output
 
 
 def _is_ours(x: Tensor, weight: Tensor) -> bool:
@@ -61,14 +74,14 @@ def _is_ours(x: Tensor, weight: Tensor) -> bool:
         and x.numel() > 0
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        and not _is_mkls()
+        and not _prefers_mkl()
         and _works()
     )
 
 
 @cache
-def _is_mkls() -> bool:
-    """Whether torch has MKL, and this is a processor that it was made for."""
+def _prefers_mkl() -> bool:
+    """Return True when torch has MKL and the processor is an Intel one."""
     file = Path("/proc/cpuinfo")
     has_mkl = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
     return has_mkl and file.is_file() and "GenuineIntel" in file.read_text()
@@ -76,8 +89,8 @@ def _is_mkls() -> bool:
 
 @cache
 def _works() -> bool:
-    """Whether this torch has the operator, and it computes all three products from the views that they are
-    asked of."""
+    """Return True when this torch has the operator and computes all three products from the required views.
+    """
     x, weight, gradient = (
         torch.linspace(-1, 1, rows * columns).view(rows, columns)
         for rows, columns in ((5, 3), (4, 3), (5, 4))
@@ -103,9 +116,9 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         rows = gradient.reshape(-1, gradient.shape[-1])
-        wanted = ctx.needs_input_grad
+        needed = ctx.needs_input_grad
         return (
-            product(gradient, weight.T) if wanted[0] else None,
-            product(rows.T, x.reshape(-1, x.shape[-1]).T) if wanted[1] else None,
-            rows.sum(0) if wanted[2] else None,
+            product(gradient, weight.T) if needed[0] else None,
+            product(rows.T, x.reshape(-1, x.shape[-1]).T) if needed[1] else None,
+            rows.sum(0) if needed[2] else None,
         )

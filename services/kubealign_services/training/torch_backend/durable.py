@@ -1,11 +1,11 @@
-"""Files that outlive a power cut."""
+"""Durable files: writes that survive a power failure."""
 
 import os
 from pathlib import Path
 
 
 def to_disk(path: Path) -> None:
-    """Return when the file's or folder's content is on the disk, not only in its cache."""
+    """Sync a file's or folder's content to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

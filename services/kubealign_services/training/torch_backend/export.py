@@ -1,5 +1,5 @@
-"""Weights in Hugging Face form: as a stream of named tensors, and as a folder that `from_pretrained`
-loads."""
+"""Exports weights in Hugging Face form: as a stream of named tensors, and as a folder for `from_pretrained`.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,14 +20,18 @@ from kubealign_services.training.torch_backend.sharding import gathered
 
 
 def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
-    """(Hugging Face name, CPU tensor of dtype) of every weight of the backbone, an adapter merged into it,
-    tied ones once; collective.
-    On ranks other than 0 the tensors are empty. A tensor may share the model's memory: it holds until the
-    next update."""
+    """Yield (Hugging Face name, CPU tensor of dtype) of every weight of the backbone, with an adapter merged
+    in, tied weights
+    once; collective.
+
+    On ranks other than 0 the tensors are empty. A tensor may share the model's memory and is then valid
+    until the next
+    update.
+    """
     weights = _weights(model.backbone, dtype, rank)
     if is_converted(model.backbone):
-        # Such models keep weights in another layout than their checkpoints (experts stacked): all are needed
-        # to convert back.
+        # Such models store weights in another layout than their checkpoints (experts stacked): converting
+        # back needs all of them.
         names = dict(weights)
         yield from revert_weight_conversion(model.backbone, names).items() if rank == 0 else _emptied(names)
     else:
@@ -35,7 +39,7 @@ def stream_weights(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterato
 
 
 def named_weights(backbone: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """(name, parameter or kept buffer) as the model has them, sharded where they are; tied ones once."""
+    """Yield (name, parameter or persistent buffer) of the model, sharded as stored, tied weights once."""
     tied = set(getattr(backbone, "all_tied_weights_keys", None) or {})
     named = [*backbone.named_parameters(remove_duplicate=False), *_persistent_buffers(backbone)]
     originals = {id(tensor) for name, tensor in named if name not in tied}
@@ -48,18 +52,18 @@ def _weights(backbone: PreTrainedModel, dtype: torch.dtype, rank: int) -> Iterat
         plain = plain_name(name)
         if plain is None:
             continue
-        whole = whole_weight(name, tensor, layers)
-        kind = dtype if whole.is_floating_point() else whole.dtype
-        yield plain, whole.to("cpu", kind) if rank == 0 else torch.empty(0, dtype=kind)
+        merged = whole_weight(name, tensor, layers)
+        target_dtype = dtype if merged.is_floating_point() else merged.dtype
+        yield plain, merged.to("cpu", target_dtype) if rank == 0 else torch.empty(0, dtype=target_dtype)
 
 
 def _persistent_buffers(backbone: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    kept = backbone.state_dict().keys()
-    return ((name, buffer) for name, buffer in backbone.named_buffers() if name in kept)
+    persistent = backbone.state_dict().keys()
+    return ((name, buffer) for name, buffer in backbone.named_buffers() if name in persistent)
 
 
 def is_converted(backbone: PreTrainedModel) -> bool:
-    """Whether the checkpoint keeps the weights in another layout than the model."""
+    """Return True when the checkpoint stores the weights in another layout than the model."""
     return bool(getattr(backbone, "_weight_conversions", None))
 
 
@@ -77,12 +81,17 @@ def export_folder(
     scores: Sequence[str] = (),
     lora: Lora | None = None,
 ) -> None:
-    """Fill `directory` (new, or replaced whole) with a Hugging Face checkpoint; collective, rank 0 writes.
+    """Fill `directory` (new, or replaced atomically) with a Hugging Face checkpoint; collective, rank 0
+    writes.
 
     A language model becomes a causal language model, a model with another head a sequence classifier with
-    one label for each of its outputs and, in its config, `kubealign_pooling` where pooling is given. scores:
-    the labels' names; empty: as transformers calls them. Tokenizer files are the source folder's. lora: what
-    an adapter was made by, which is merged and also kept for itself, as a PEFT folder `adapter`.
+    one label for
+    each of its outputs. Tokenizer files are copied from the source folder.
+
+    Args:
+        pooling: Stored as `kubealign_pooling` in the config, unless None.
+        scores: Names of the labels; empty for the default names of transformers.
+        lora: Settings of an adapter, which is merged and also written as a PEFT folder `adapter`.
     """
     weights = dict(_weights(model.backbone, dtype, rank))
     score = None if model.score is None else gathered(model.score.weight.detach()).to("cpu", dtype)
@@ -105,8 +114,9 @@ def export_folder(
 def _classifier_weights(
     model: PackedModel, skeleton: PreTrainedModel, weights: dict[str, Tensor], score: Tensor
 ) -> dict[str, Tensor]:
-    """The trunk's weights under the classifier's prefix, and the scalar head; a vocabulary's head stays
-    behind."""
+    """Return the trunk's weights under the classifier's prefix, and the score head; drops a language-model
+    head.
+    """
     old = _trunk_prefix(model.backbone)
     trunk = {
         _name_in(model, skeleton, name): tensor for name, tensor in weights.items() if name.startswith(old)
@@ -115,7 +125,7 @@ def _classifier_weights(
 
 
 def _name_in(model: PackedModel, skeleton: PreTrainedModel, name: str) -> str:
-    """The name of something of the trunk in the exported model."""
+    """Return the exported model's name for a trunk layer or weight."""
     return _trunk_prefix(skeleton) + name.removeprefix(_trunk_prefix(model.backbone))
 
 

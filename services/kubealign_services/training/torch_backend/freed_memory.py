@@ -1,8 +1,10 @@
-"""Giving freed memory back to the operating system, where others need it.
+"""Returns freed memory to the operating system when other processes need it.
 
-glibc keeps what a step's activations lay in for the next allocation. Given back, the next step has to have
-all of it anew, page by page and cleared: a virtual machine's even from its host. That takes 2 to 4 % of a
-step (docs/training-backends.md).
+glibc keeps the memory of a step's activations for the next allocation. Once returned, the next step has to
+fault in
+all of it again, page by page and zeroed, in a virtual machine even from its host. That takes 2 to 4 % of a
+step
+(docs/training-backends.md).
 """
 
 import ctypes
@@ -15,23 +17,24 @@ import torch
 
 from kubealign_services.free_memory import free_bytes
 
-# Of the machine's memory. An engine that generates between two steps has room beside what is kept.
+# Fraction of the machine's memory. Leaves room for an engine that generates between two steps.
 _ENOUGH_AVAILABLE = 0.5
-# Steps of ragged lengths leave holes that the next one's blocks do not fit in.
+# Steps of ragged lengths fragment the heap: the next step's blocks do not fit into the holes.
 _MOST_GROWTH = 1.25
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class FreedMemory:
-    """Of one process. `settle` is called after each step."""
+    """Trims the malloc heap of one process. Call `maybe_trim` after each step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._least = 0
 
     def settle(self) -> None:
-        """Keep what the step freed, or give it back. Nothing for a GPU's tensors, and where the C library or
-        the system has no way to."""
+        """Keep the memory that the step freed, or return it. Does nothing for a GPU's tensors, and without
+        malloc_trim.
+        """
         trim = _trim()
         if self._device.type != "cpu" or trim is None:
             return
@@ -43,22 +46,30 @@ class FreedMemory:
 
 
 def stays(resident: int, least: int, available: int, total: int) -> bool:
-    """Whether a process keeps what a step has freed. Bytes: what it has now, and the least that it had after
-    a step; what it could still get, its container's limit counted, and what the machine has."""
+    """Return True when a process keeps the memory that a step has freed. All values are bytes.
+
+    Args:
+        resident: Current memory of the process.
+        least: Lowest memory of the process after any step.
+        available: Memory that it could still allocate within its container's limit.
+        total: Memory of the machine.
+    """
     return available >= _ENOUGH_AVAILABLE * total and resident <= _MOST_GROWTH * least
 
 
 @cache
 def _trim() -> Callable[[int], int] | None:
-    """glibc's malloc_trim."""
+    """Return glibc's malloc_trim, or None."""
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):
         return None
-    return found
+    return trim
 
 
 def _resident_bytes() -> int:
-    """Of its own: weights that others map too are not the allocator's. See proc_pid_statm(5)."""
+    """Return private resident bytes: weights mapped by other processes too are not the allocator's. See
+    proc_pid_statm(5).
+    """
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     return (resident - shared) * _PAGE_BYTES

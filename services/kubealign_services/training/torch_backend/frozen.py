@@ -1,4 +1,4 @@
-"""Models that are only asked: the reference, the teacher and the reward models."""
+"""Frozen models: the reference, the teacher and the reward models."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +18,13 @@ from kubealign_services.training.torch_backend.precision import compute_device, 
 
 
 class FrozenModel:
-    """A model without gradients, on one process. It may rest on the CPU while another needs the
-    accelerator."""
+    """A model without gradients in one process. Its weights can be offloaded to the CPU while another model
+    needs the
+    accelerator.
+    """
 
     def __init__(self, model: PackedModel, place: Place) -> None:
-        """Use `load`."""
+        """Use `load` instead."""
         self._model = model
         self._place = place
         self._swap = swapping(self._tensors, place.device)
@@ -31,15 +33,16 @@ class FrozenModel:
     def load(
         cls, folder: Path, head: Head, precision: Precision, microbatch_tokens: int, rank: int = 0
     ) -> "FrozenModel":
-        """A Hugging Face folder, on this rank's device. Raises what `load_model` raises."""
+        """Load a Hugging Face folder onto this rank's device. Raises what `load_model` raises."""
         device = compute_device(rank)
         model = load_model(folder, head, compute_dtype(precision)).requires_grad_(False)
         return cls(model.to(device), Place(0, 1, device, microbatch_tokens))
 
     @property
     def pooling(self) -> str | None:
-        """How a reward model's config says that its tokens' scores become a response's; None: it does not
-        say."""
+        """Pooling of token scores into a response's score, as a reward model's config states it; None when
+        the config does not.
+        """
         pooling = getattr(self._model.backbone.config, POOLING, None)
         return None if pooling is None else str(pooling)
 
@@ -49,24 +52,27 @@ class FrozenModel:
         return score_names(self._model.backbone.config)
 
     def forward(self, batch: Batch, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """Some of logprobs, entropy, values: float32 [T] (values of N scores: [T, N]) on the CPU, as in
-        ModelOutputs. Brings the model back to its device."""
+        """Compute some of logprobs, entropy, values, as in ModelOutputs, after reloading the model onto its
+        device. Returns
+        float32 [T] (values of N scores: [T, N]) on the CPU.
+        """
         self.to_device()
         return run_forward(self._model, batch, outputs, self._place)
 
     def likeliest(self, batch: Batch, count: int, vocabulary: int) -> tuple[Tensor, Tensor]:
-        """See `run_likeliest`. Brings the model back to its device."""
+        """Compute `run_topk_logprobs` after reloading the model onto its device."""
         self.to_device()
         return run_likeliest(self._model, batch, count, vocabulary, self._place)
 
     def to_device(self) -> "FrozenModel":
-        """Take the accelerator's memory again."""
+        """Reload the weights onto the accelerator."""
         self._swap.reload()
         return self
 
     def offload(self) -> "FrozenModel":
-        """Give the accelerator's memory back. The weights are copied to the host's the first time only, and
-        rest there for good: they never change."""
+        """Free the accelerator's memory. The weights are copied to host memory the first time only, since
+        they never change.
+        """
         self._swap.offload()
         return self
 

@@ -1,9 +1,10 @@
-"""Forward passes that are kept for the update that learns of them.
+"""Cache of forward passes for the update that trains on the same sequences.
 
-Old log-probabilities and values are those of the weights that the update starts from. Where a step is one
-update, its own forward pass over the same sequences would be the same computation once more: a quarter of
-what the model costs. What the backward pass needs is held meanwhile, for no more tokens than one micro-batch
-may have.
+Old log-probabilities and values are computed with the weights that the update starts from. When a step is
+one
+update, its own forward pass over the same sequences repeats that computation: a quarter of the model's
+cost. The
+cache holds what the backward pass needs, for no more tokens than one microbatch may have.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,22 +16,29 @@ from torch import Tensor
 from kubealign_services.algorithms.contract import Objective
 from kubealign_services.batch.packed import Batch
 
-#: Columns that a pass reads, beside the tokens.
+#: Columns that a pass reads, in addition to the tokens.
 _READ = ("loss_mask", "candidates")
 _SCALARS = ("temperature", "candidates_temperature")
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """part: what went in. columns: what came out, with the graph of the pass behind it."""
+    """A cached pass.
+
+    Attributes:
+        part: The input microbatch.
+        columns: The outputs, with the autograd graph of the pass.
+    """
 
     part: Batch
     columns: Mapping[str, Tensor]
 
 
 class KeptPasses:
-    """Passes of one set of weights. They are let go once they have been learned of, or when there are more
-    than `most_tokens` tokens: then there is no room for any."""
+    """Passes with one set of weights. They are dropped once they have been trained on, or when they exceed
+    `most_tokens`
+    tokens.
+    """
 
     def __init__(self, most_tokens: int) -> None:
         self._room = most_tokens
@@ -40,38 +48,45 @@ class KeptPasses:
         return len(self._passes)
 
     def reserve(self, tokens: int) -> bool:
-        """Whether there is room for so many tokens more."""
+        """Reserve room for more tokens. Returns False when they do not fit."""
         self._room -= tokens
         if self._room < 0:
             self._passes.clear()
         return self._room >= 0
 
     def add(self, part: Batch, columns: Mapping[str, Tensor]) -> None:
-        """part: a micro-batch that there is room for. columns: the model's outputs for it, [T, ...], with
-        gradient."""
+        """Cache a pass.
+
+        Args:
+            part: A microbatch with reserved room.
+            columns: The model's outputs for the microbatch, [T, ...], with gradient.
+        """
         self._passes.append(_Pass(part, columns))
 
     def take(self, minibatch: Batch, objective: Objective) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
-        """(sequences of the minibatch, their columns) of every pass over sequences that the minibatch has, as
-        they are; the others are let go, and so is each once it was handed out. No sequence comes twice."""
-        places = {name: index for index, name in enumerate(minibatch.sample_ids)}
-        taken: set[int] = set()
+        """Yield (sequences of the minibatch, their columns) of every pass over sequences that the minibatch
+        contains unchanged.
+
+        All passes leave the cache, matching or not. No sequence is yielded twice.
+        """
+        index_of = {name: index for index, name in enumerate(minibatch.sample_ids)}
+        used: set[int] = set()
         while self._passes:
-            kept = self._passes.pop()
-            names = kept.part.sample_ids
+            cached = self._passes.pop()
+            names = cached.part.sample_ids
             if objective.unit > 1 or not (
-                places.keys() >= set(names) and objective.outputs <= set(kept.columns)
+                index_of.keys() >= set(names) and objective.outputs <= set(cached.columns)
             ):
                 continue
-            sequences = [places[name] for name in names]
-            once = len(taken.union(sequences)) == len(taken) + len(sequences)
-            if once and _same(kept.part, minibatch.select(sequences)):
-                taken.update(sequences)
-                yield sequences, {name: kept.columns[name] for name in objective.outputs}
+            sequences = [index_of[name] for name in names]
+            is_new = len(used.union(sequences)) == len(used) + len(sequences)
+            if is_new and _same(cached.part, minibatch.select(sequences)):
+                used.update(sequences)
+                yield sequences, {name: cached.columns[name] for name in objective.outputs}
 
 
 def _same(one: Batch, other: Batch) -> bool:
-    """Whether a model computes the same of both."""
+    """Return True when a model computes the same outputs for both batches."""
     return (
         torch.equal(one.cu_seqlens, other.cu_seqlens)
         and torch.equal(one.tokens, other.tokens)

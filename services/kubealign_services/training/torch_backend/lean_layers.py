@@ -1,7 +1,11 @@
-"""Layers of a trunk that keep less for the backward pass than torch would, and pass fewer times over memory.
+"""Fused, memory-efficient layers of a trunk: they store less for the backward pass than torch's and read
+memory fewer
+times.
 
-RMSNorm (Zhang and Sennrich 2019) and the gated MLP with SiLU (Shazeer 2020), as most trunks have them. What
-is cheap to compute again is: of a norm its input is kept, of an MLP the two projections. In fp32 only: lower
+RMSNorm (Zhang and Sennrich 2019) and the gated MLP with SiLU (Shazeer 2020), as most trunks have them.
+Cheap
+intermediate results are recomputed: a norm stores its input, an MLP its two projections. In fp32 only:
+lower
 precisions round between the steps, each model class in its own way.
 """
 
@@ -15,46 +19,59 @@ from torch.nn.functional import silu
 
 from kubealign_services.training.torch_backend.cpu_linear import CpuLinear, product
 
-# Numbers that a CPU's caches hold a few times: 1 MiB in fp32.
+# Elements of a block, which fits into a CPU's caches a few times: 1 MiB in fp32.
 _CACHED = 1 << 18
 
 _MIXED: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def use_lean_layers(model: nn.Module) -> None:
-    """Exchange, in place, the forward pass of each norm and MLP that is of the known form, which a trial
-    shows; others stay as they are. Names, parameters and numbers stay. The model is on the CPU, in evaluation
-    mode."""
-    known: dict[type[nn.Module], type[nn.Module] | None] = {}
+    """Patch the forward pass of each norm and MLP of the known form in place.
+
+    A trial on random input verifies the form; other layers stay unchanged. Names, parameters and results
+    stay the same. The
+    model is on the CPU, in evaluation mode.
+    """
+    fused_by_class: dict[type[nn.Module], type[nn.Module] | None] = {}
     for module in list(model.modules()):
-        kind = type(module)
-        if kind not in known:
-            known[kind] = _lean(module)
-        lean = known[kind]
-        if lean is not None:
-            module.__class__ = lean
+        cls = type(module)
+        if cls not in fused_by_class:
+            fused_by_class[cls] = _lean(module)
+        fused = fused_by_class[cls]
+        if fused is not None:
+            module.__class__ = fused
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """x [..., H], weight [H] -> x / sqrt(mean of its squares + epsilon) * weight."""
-    found: Tensor = _RmsNorm.apply(x, weight, epsilon)
-    return found
+    """Return x / sqrt(mean of its squares + epsilon) * weight.
+
+    Args:
+        x: [..., H].
+        weight: [H].
+    """
+    output: Tensor = _RmsNorm.apply(x, weight, epsilon)
+    return output
 
 
 def gated(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up, all of one shape."""
-    found: Tensor = _Gated.apply(gate, up)
-    return found
+    """Return silu(gate) * up, all of one shape."""
+    output: Tensor = _Gated.apply(gate, up)
+    return output
 
 
 def gated_down(gate: Tensor, up: Tensor, weight: Tensor) -> Tensor:
-    """gate, up [..., I], weight [H, I] -> (silu(gate) * up) W^T, [..., H]. The product is not kept."""
-    found: Tensor = _GatedDown.apply(gate, up, weight)
-    return found
+    """Return (silu(gate) * up) W^T, [..., H], without storing the product.
+
+    Args:
+        gate, up: [..., I].
+        weight: [H, I].
+    """
+    output: Tensor = _GatedDown.apply(gate, up, weight)
+    return output
 
 
 class _LeanNorm(nn.Module):
-    """Mixed in before a model's own class."""
+    """Mixin placed before a model's own norm class."""
 
     weight: nn.Parameter
     variance_epsilon: float
@@ -62,12 +79,12 @@ class _LeanNorm(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         if _plain(hidden_states, self.weight):
             return rms_norm(hidden_states, self.weight, self.variance_epsilon)
-        found: Tensor = super().forward(hidden_states)
-        return found
+        output: Tensor = super().forward(hidden_states)
+        return output
 
 
 class _LeanMlp(nn.Module):
-    """Mixed in before a model's own class. Projections may be adapted."""
+    """Mixin placed before a model's own MLP class. Projections may have adapters."""
 
     gate_proj: nn.Module
     up_proj: nn.Module
@@ -75,8 +92,8 @@ class _LeanMlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if not _plain(x):
-            found: Tensor = super().forward(x)
-            return found
+            output: Tensor = super().forward(x)
+            return output
         gate, up = self.gate_proj(x), self.up_proj(x)
         down = self.down_proj
         if type(down) is CpuLinear and down.bias is None and _plain(gate, up, down.weight):
@@ -86,12 +103,13 @@ class _LeanMlp(nn.Module):
 
 
 def _plain(*tensors: Tensor) -> bool:
-    """Whether they are fp32, and nobody's subclass (sharded, traced)."""
+    """Return True when all tensors are fp32 and of no tensor subclass (sharded, traced)."""
     return all(each.dtype is torch.float32 and type(each) in (Tensor, nn.Parameter) for each in tensors)
 
 
 def _lean(module: nn.Module) -> type[nn.Module] | None:
-    """The module's class with the lean forward pass; None where it is not of the known form."""
+    """Return the module's class with the fused forward pass; None when the module is not of the known form.
+    """
     kind = type(module)
     weight, width = getattr(module, "weight", None), None
     mixin: type[nn.Module]
@@ -107,12 +125,12 @@ def _lean(module: nn.Module) -> type[nn.Module] | None:
         mixin, width = _LeanMlp, getattr(gate, "in_features", None)
     if width is None or next(module.parameters()).dtype is not torch.float32:
         return None
-    lean = _mixed(mixin, kind)
-    return lean if _agrees(module, lean, width) else None
+    fused = _mixed(mixin, kind)
+    return fused if _agrees(module, fused, width) else None
 
 
 def _mixed(mixin: type[nn.Module], kind: type[nn.Module]) -> type[nn.Module]:
-    """One class for each kind, so that two models' layers are of one class."""
+    """Return one class for each original class, so that the layers of two models share a class."""
     if kind not in _MIXED:
         _MIXED[kind] = type(f"Lean{kind.__name__}", (mixin, kind), {})
     return _MIXED[kind]
@@ -120,19 +138,19 @@ def _mixed(mixin: type[nn.Module], kind: type[nn.Module]) -> type[nn.Module]:
 
 @torch.no_grad()
 def _agrees(module: nn.Module, lean: type[nn.Module], width: int) -> bool:
-    """Whether both forward passes give the same of three tokens."""
+    """Return True when both forward passes give the same outputs for three tokens."""
     x = torch.randn(1, 3, width, generator=torch.Generator().manual_seed(0))
     kind = type(module)
     try:
-        wanted = module(x)
+        expected = module(x)
         module.__class__ = lean
-        found = module(x)
+        actual = module(x)
     except (TypeError, ValueError, RuntimeError, AttributeError):
-        return False  # it takes other arguments, or has other parts
+        return False  # the module takes other arguments, or has other attributes
     finally:
         module.__class__ = kind
-    return isinstance(wanted, Tensor) and bool(
-        torch.allclose(found, wanted, rtol=1e-5, atol=1e-6 * float(wanted.abs().max()))
+    return isinstance(expected, Tensor) and bool(
+        torch.allclose(actual, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
     )
 
 
@@ -168,7 +186,7 @@ class _Gated(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = ctx.saved_tensors
-        # A gradient that is given belongs to autograd, and is overwritten below.
+        # The incoming gradient belongs to autograd and is overwritten below: clone it.
         to_gate, to_up, _ = _backward(gate, up, gradient.clone(memory_format=torch.contiguous_format), False)
         return to_gate, to_up
 
@@ -199,26 +217,28 @@ def _forward(gate: Tensor, up: Tensor) -> Tensor:
 def _backward(
     gate: Tensor, up: Tensor, gradient: Tensor, with_product: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The gradients of gate and up, and silu(gate) * up where it is wanted. gradient: of that product; it
-    becomes up's.
+    """Return the gradients of gate and up, and silu(gate) * up when requested.
 
         silu(x) = x s(x)        silu'(x) = s(x) (1 + x (1 - s(x)))        s the logistic function
+
+    Args:
+        gradient: Gradient of the product; overwritten with the gradient of up.
     """
     to_gate = torch.empty_like(gate)
-    found = torch.empty_like(gate) if with_product else None
-    for g, u, d, o, *p in _blocks(gate, up, gradient, to_gate, *([found] if found is not None else [])):
-        share = torch.sigmoid(g)
-        active = g * share
+    hidden = torch.empty_like(gate) if with_product else None
+    for g, u, d, o, *p in _blocks(gate, up, gradient, to_gate, *([hidden] if hidden is not None else [])):
+        sigmoid_gate = torch.sigmoid(g)
+        active = g * sigmoid_gate
         if p:
             torch.mul(active, u, out=p[0])
-        slope = share.addcmul_(active, 1 - share)
+        slope = sigmoid_gate.addcmul_(active, 1 - sigmoid_gate)
         torch.mul(slope.mul_(u), d, out=o)
         d.mul_(active)
-    return to_gate, gradient, found
+    return to_gate, gradient, hidden
 
 
 def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Some rows of each at a time, as views: on a CPU as many as its caches hold."""
+    """Yield views of a block of rows of each tensor: on a CPU as many rows as its caches hold."""
     rows = [each.view(-1, each.shape[-1]) for each in tensors]
     count, width = rows[0].shape
     size = max(1, _CACHED // width) if tensors[0].device.type == "cpu" else max(1, count)

@@ -1,4 +1,4 @@
-"""What a frozen model finds likeliest at each place."""
+"""Top-k tokens of a frozen model at each position."""
 
 import torch
 from torch import Tensor
@@ -12,11 +12,16 @@ from kubealign_services.training.torch_backend.passes import Place, planned
 def run_likeliest(
     model: PackedModel, batch: Batch, count: int, vocabulary: int, place: Place
 ) -> tuple[Tensor, Tensor]:
-    """(tokens int64 [T, K], their log-probabilities float32 [T, K]) on the CPU: the likeliest in place of
-    each response token, the likeliest first, at the batch's temperature; 0 elsewhere.
+    """Compute the most likely alternatives to each response token, most likely first, at the batch's
+    temperature.
 
-    count: how many; K is fewer where the vocabulary is smaller. vocabulary: the tokens that there are; what a
-    model has beyond them is padding. For a model of one rank."""
+    Returns (tokens int64 [T, K], their log-probabilities float32 [T, K]) on the CPU; 0 elsewhere. For a
+    model of one rank.
+
+    Args:
+        count: Number of tokens; K is smaller when the vocabulary is.
+        vocabulary: Number of real tokens; the model's further rows are padding.
+    """
     model.check(batch, frozenset({"logprobs"}))
     tokens: Tensor | None = None
     logprobs: Tensor | None = None
@@ -24,12 +29,12 @@ def run_likeliest(
     for microbatch in planned(model, batch, 1, place):
         part = batch.select(microbatch.sequences)
         packed = PackedTokens.of(part, place.device, model.shares_prompts)
-        found, found_logprobs = model.likeliest(packed, count, vocabulary)
+        top_tokens, top_logprobs = model.likeliest(packed, count, vocabulary)
         if tokens is None or logprobs is None:
-            tokens = torch.zeros((len(batch.tokens), found.shape[1]), dtype=torch.int64)
+            tokens = torch.zeros((len(batch.tokens), top_tokens.shape[1]), dtype=torch.int64)
             logprobs = torch.zeros(tokens.shape)
         origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
-        places = origin[packed.chosen.cpu()]
-        tokens[places], logprobs[places] = found.cpu(), found_logprobs.float().cpu()
+        indices = origin[packed.chosen.cpu()]
+        tokens[indices], logprobs[indices] = top_tokens.cpu(), top_logprobs.float().cpu()
     assert tokens is not None and logprobs is not None
     return tokens, logprobs

@@ -1,6 +1,6 @@
-"""Low-rank adapters in a model, by peft: put in, switched off, read out.
+"""Low-rank adapters in a model, by peft: injected, disabled, gathered.
 
-peft is imported where it is used: a job without adapters does not pay for it.
+peft is imported on demand: a job without adapters does not pay for the import.
 """
 
 from collections.abc import Iterator
@@ -18,17 +18,20 @@ from kubealign_services.training.torch_backend.lora_targets import is_linear, ta
 from kubealign_services.training.torch_backend.packed_model import PackedModel
 from kubealign_services.training.torch_backend.sharding import gathered
 
-#: What peft calls the only adapter, and what it puts between a layer's name and its own parameters'.
+#: peft's name of the only adapter, and its infix between a layer's name and the base parameters' names.
 _ADAPTER = "default"
 _BASE = ".base_layer."
 _PARTS = (".lora_A.", ".lora_B.", ".lora_magnitude_vector.")
 
 
 def add_adapters(model: PackedModel, lora: Lora, seed: int) -> None:
-    """Adapt the backbone in place: its own weights are frozen, the adapter's and the scalar head's are
-    trained, in fp32. B is zero, so that nothing is computed differently yet; A is drawn from (seed, head).
+    """Add adapters to the backbone in place.
 
-    The model is on the CPU and not sharded. Raises ValueError for targets that the model does not have.
+    The backbone's own weights are frozen; the adapter and the score head are trained, in fp32. B is zero,
+    so that the outputs
+    do not change yet; A is drawn from (seed, head). The model is on the CPU and not sharded. Raises
+    ValueError for targets
+    that the model does not have.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -52,19 +55,19 @@ def add_adapters(model: PackedModel, lora: Lora, seed: int) -> None:
 
 
 def adapter_seed(seed: int, head: Head) -> int:
-    """What the first A of a model with this head are drawn from."""
+    """Return the seed for the initial A of a model with this head."""
     return xxhash.xxh3_64_intdigest(f"lora:{seed}:{head}".encode()) >> 1
 
 
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """(name in the plain model, peft's layer) of each adapted layer; nothing where there is no adapter."""
+    """Yield (name in the plain model, peft's layer) of each adapted layer; nothing without an adapter."""
     for name, module in model.named_modules():
         if hasattr(module, "lora_A") and is_linear(module.get_base_layer()):
             yield name, module
 
 
 def low_rank(layer: Any) -> LowRank:
-    """The layer's adapter, whole. Collective where it is sharded."""
+    """Return the layer's full adapter. Collective when sharded."""
     magnitude = layer.lora_magnitude_vector
     return LowRank(
         down=gathered(layer.lora_A[_ADAPTER].weight.detach()),
@@ -74,23 +77,27 @@ def low_rank(layer: Any) -> LowRank:
 
 
 def scale(layer: Any) -> float:
-    """alpha / rank."""
+    """Return alpha / rank."""
     return float(layer.scaling[_ADAPTER])
 
 
 def is_transposed(layer: Any) -> bool:
-    """Whether the layer keeps its weight as [inputs, outputs]."""
+    """Return True when the layer stores its weight as [inputs, outputs]."""
     return not isinstance(layer.get_base_layer(), nn.Linear)
 
 
 def plain_name(name: str) -> str | None:
-    """A parameter's name in the model without an adapter; None for the adapter's own."""
+    """Return a parameter's name in the model without an adapter; None for the adapter's own parameters."""
     return None if any(part in name for part in _PARTS) else name.replace(_BASE, ".")
 
 
 def whole_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> Tensor:
-    """The whole weight of a parameter that is not the adapter's own, merged with the adapter where its layer
-    has one. Collective where it is sharded. layers: as `adapted_layers` names them."""
+    """Return the full weight of a base parameter, merged with the adapter of its layer if it has one.
+    Collective when sharded.
+
+    Args:
+        layers: Adapted layers by the names of `adapted_layers`.
+    """
     layer = layers.get(name.removesuffix(_BASE + "weight")) if name.endswith(_BASE + "weight") else None
     if layer is None:
         return gathered(weight.detach())
@@ -98,8 +105,10 @@ def whole_weight(name: str, weight: Tensor, layers: dict[str, Any]) -> Tensor:
 
 
 def stream_adapter(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[tuple[str, Tensor]]:
-    """(name as in `adapters.low_rank`, CPU tensor of dtype) of each part; collective. On ranks other than 0
-    the tensors are empty."""
+    """Yield (name as in `adapters.low_rank`, CPU tensor of dtype) of each part; collective. On ranks other
+    than 0 the tensors
+    are empty.
+    """
     for name, layer in adapted_layers(model.backbone):
         for part, tensor in low_rank(layer).named(name):
             yield part, tensor.to("cpu", dtype) if rank == 0 else torch.empty(0, dtype=dtype)
@@ -107,10 +116,11 @@ def stream_adapter(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterato
 
 @contextmanager
 def adapters_off(model: PackedModel) -> Iterator[None]:
-    """Within the block the model computes what it computed before it was adapted, bit for bit.
+    """Disable the adapters within the block: the model computes, bit for bit, what it computed without them.
 
-    Not by peft's `enable_adapters`, which also turns the gradients off and on again: a sharded model keeps
-    what it was told of them at its first forward pass.
+    Not by peft's `enable_adapters`, which also toggles requires_grad: a sharded model keeps the flags of
+    its first forward
+    pass.
     """
     layers = [layer for _, layer in adapted_layers(model)]
     for layer in layers:

@@ -1,4 +1,4 @@
-"""Which layers a LoRA specification means in a model. Pure selection by name and place."""
+"""Selects the layers that a LoRA specification targets in a model. Pure selection by name and location."""
 
 from collections.abc import Iterator
 
@@ -10,34 +10,35 @@ from kubealign.spec.training import LoraTargets, TargetKind
 
 
 def is_linear(module: nn.Module) -> bool:
-    """A matrix that can be adapted: torch's linear layer, or GPT-2's transposed one."""
+    """Return True for a layer that can be adapted: torch's linear layer, or GPT-2's transposed one."""
     return isinstance(module, nn.Linear | Conv1D)
 
 
 def target_layers(backbone: PreTrainedModel, targets: LoraTargets) -> list[str]:
-    """Names of the layers to be adapted, in the model's order; the vocabulary's head is never among them.
+    """Return the names of the layers to adapt, in the model's order; never the language-model head.
 
-    Raises ValueError for an end of a name that no linear layer has, or a kind that the model does not have,
-    with the ends there are.
+    Raises ValueError, listing the available suffixes, for a suffix that no linear layer has, or a kind
+    that the model does
+    not have.
     """
     layers = list(_linear_layers(backbone))
     if targets.names is None:
         kind = targets.kind or TargetKind.ALL_LINEAR
-        chosen = [name for name, place in layers if kind in (TargetKind.ALL_LINEAR, place)]
+        chosen = [name for name, layer_kind in layers if kind in (TargetKind.ALL_LINEAR, layer_kind)]
         if not chosen:
             raise ValueError(f"lora.targets.kind {kind}: {_there_is(backbone, layers)}")
         return chosen
-    lost = [end for end in targets.names if not any(_ends(name, end) for name, _ in layers)]
-    if lost:
+    missing = [suffix for suffix in targets.names if not any(_ends(name, suffix) for name, _ in layers)]
+    if missing:
         raise ValueError(
-            f"lora.targets.names {', '.join(map(repr, lost))}: no linear layer's name ends so; "
+            f"lora.targets.names {', '.join(map(repr, missing))}: no linear layer's name ends so; "
             f"{_there_is(backbone, layers)}"
         )
-    return [name for name, _ in layers if any(_ends(name, end) for end in targets.names)]
+    return [name for name, _ in layers if any(_ends(name, suffix) for suffix in targets.names)]
 
 
 def _linear_layers(backbone: PreTrainedModel) -> Iterator[tuple[str, TargetKind | None]]:
-    """(name, ATTENTION or MLP, or None for those outside the blocks)."""
+    """Yield (name, ATTENTION or MLP, or None for layers outside the blocks)."""
     head = None
     if backbone.base_model is not backbone:
         head = backbone.get_output_embeddings()  # type: ignore[no-untyped-call]

@@ -1,5 +1,7 @@
-"""How a minibatch is cut: over the ranks, and on each rank into packed forward passes. Pure planning on
-lengths and prompts."""
+"""Plans microbatches: divides a minibatch over the ranks, and on each rank into packed forward passes. Pure
+planning on
+lengths and prompts.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +14,12 @@ from kubealign_services.training.torch_backend.shared_prompts import Prompt, dis
 
 @dataclass(frozen=True)
 class Microbatch:
-    """sequences: which of the minibatch, in order. counted False: run for its collectives only, weight
-    zero."""
+    """A packed forward pass of one rank.
+
+    Attributes:
+        sequences: Indices into the minibatch, in order.
+        is_counted: False for a pass that runs for its collectives only, with weight zero.
+    """
 
     sequences: list[int]
     counted: bool = True
@@ -21,8 +27,12 @@ class Microbatch:
 
 @dataclass(frozen=True)
 class _Item:
-    """Units that stay together, as they share their prompts. tokens: that are computed. cost: what computing
-    them takes, in tokens."""
+    """Units that stay together because they share their prompts.
+
+    Attributes:
+        tokens: Number of computed tokens.
+        cost: Cost of computing them, in tokens.
+    """
 
     units: list[int]
     tokens: int
@@ -30,8 +40,12 @@ class _Item:
 
 
 def minibatches(batch: Batch, unit: int, epochs: int, minibatch_sequences: int, seed: int) -> Iterator[Batch]:
-    """The batch's minibatches over all epochs: units (`unit` consecutive sequences) in an order drawn from
-    seed for each epoch. The last of an epoch may be smaller. Raises ValueError when units would be cut."""
+    """Yield the batch's minibatches over all epochs: units (`unit` consecutive sequences) in an order drawn
+    from seed for each
+    epoch.
+
+    The last minibatch of an epoch may be smaller. Raises ValueError when units would be divided.
+    """
     units = _units(batch, unit)
     if minibatch_sequences < 1 or minibatch_sequences % unit:
         raise ValueError(f"minibatches of {minibatch_sequences} sequences do not hold whole units of {unit}")
@@ -53,13 +67,19 @@ def plan_microbatches(
     shared: bool = False,
     attention: float = 0.0,
 ) -> list[list[Microbatch]]:
-    """For each rank its micro-batches: the same number on every rank, each of at most `microbatch_tokens`
-    tokens unless one unit alone is longer, and of about the same cost. Every unit is counted exactly once
-    over all ranks. Raises ValueError when units would be cut.
+    """Plan the microbatches of each rank.
 
-    shared: tokens of a prompt count once in a micro-batch, so units with the same prompts go together unless
-    that would leave ranks idle. attention: what a sequence of n tokens costs beside its tokens is this times
-    n^2."""
+    Every rank has the same number, each of at most `microbatch_tokens` tokens unless a single unit is
+    longer, and of about
+    the same cost. Every unit is counted exactly once over all ranks. Raises ValueError when units would be
+    divided.
+
+    Args:
+        shared: Count the tokens of a prompt once in a microbatch, so that units with the same prompts go
+            together unless that
+            would leave ranks idle.
+        attention: Attention cost: a sequence of n tokens costs this times n^2, in addition to its tokens.
+    """
     units = _units(batch, unit)
     plan = _Planner(batch, units, microbatch_tokens, attention)
     apart = [plan.item([index]) for index in range(len(units))]
@@ -69,19 +89,19 @@ def plan_microbatches(
         if _height(together) <= _height(shares):
             shares = together
     bins = [plan.bins(share, max(len(plan.first_fit(each)) for each in shares)) for share in shares]
-    most = max(len(share) for share in bins)
+    longest = max(len(share) for share in bins)
     idle = Microbatch(
         units[min(apart, key=lambda item: (item.tokens, -item.units[0])).units[0]], counted=False
     )
     return [
         [Microbatch([i for item in chosen for index in item.units for i in units[index]]) for chosen in share]
-        + [idle] * (most - len(share))
+        + [idle] * (longest - len(share))
         for share in bins
     ]
 
 
 class _Planner:
-    """Items and bins of one minibatch."""
+    """Plans one minibatch by bin packing of its items."""
 
     def __init__(self, batch: Batch, units: list[list[int]], capacity: int, attention: float) -> None:
         self._units = units
@@ -93,12 +113,12 @@ class _Planner:
     def item(self, units: list[int], shared: bool = False) -> _Item:
         members = [sequence for index in units for sequence in self._units[index]]
         lengths = [self._lengths[i] for i in members]
-        asked = [self._prompts[i] if shared else Prompt(0, b"") for i in members]
-        tokens = distinct_tokens(lengths, asked)
+        item_prompts = [self._prompts[i] if shared else Prompt(0, b"") for i in members]
+        tokens = distinct_tokens(lengths, item_prompts)
         return _Item(units, tokens, tokens + self._attention * sum(length**2 for length in lengths))
 
     def bundles(self) -> list[_Item]:
-        """Units with the same prompts together, as many as fit."""
+        """Group units with the same prompts into items, as many as fit."""
         same: dict[tuple[bytes, ...], list[int]] = {}
         for index, members in enumerate(self._units):
             same.setdefault(tuple(self._prompts[i].key for i in members), []).append(index)
@@ -114,7 +134,8 @@ class _Planner:
         return items
 
     def over_ranks(self, items: Sequence[_Item], ranks: int) -> list[list[_Item]]:
-        """Each item to the rank with the lowest cost so far, the dearest first (Graham 1969)."""
+        """Assign each item to the rank with the lowest cost so far, most expensive item first (Graham 1969).
+        """
         shares: list[list[_Item]] = [[] for _ in range(ranks)]
         loads = [0.0] * ranks
         for item in sorted(items, key=lambda each: (-each.cost, each.units[0])):
@@ -124,7 +145,7 @@ class _Planner:
         return shares
 
     def first_fit(self, items: Sequence[_Item]) -> list[list[_Item]]:
-        """The longest first, each into the first bin with room for it."""
+        """Put each item, longest first, into the first bin with room for it."""
         bins: list[list[_Item]] = []
         rooms: list[int] = []
         for item in sorted(items, key=lambda each: (-each.tokens, each.units[0])):
@@ -138,8 +159,12 @@ class _Planner:
         return bins
 
     def bins(self, items: Sequence[_Item], count: int) -> list[list[_Item]]:
-        """A rank's items in `count` micro-batches (fewer where there are fewer items) of about the same cost,
-        the dearest first, so that the ranks' n-th cost alike; as they fit first where that does not fit."""
+        """Divide a rank's items into `count` microbatches (fewer for fewer items) of about the same cost.
+
+        The most expensive microbatch comes first, so that the ranks' n-th microbatches cost about the
+        same. Falls back to
+        `pack_first_fit` when the balanced division does not fit.
+        """
         count = min(count, len(items))
         bins: list[list[_Item]] = [[] for _ in range(count)]
         loads, rooms = [0.0] * count, [self._capacity] * count
@@ -156,7 +181,7 @@ class _Planner:
 
 
 def _height(shares: list[list[_Item]]) -> float:
-    """The dearest rank's cost."""
+    """Return the cost of the most expensive rank."""
     return max(sum(item.cost for item in share) for share in shares)
 
 

@@ -1,4 +1,4 @@
-"""Models from Hugging Face folders: which head goes on which trunk."""
+"""Loads models from Hugging Face folders and combines trunks with heads."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ from kubealign_services.training.torch_backend.cpu_linear import use_cpu_linear
 from kubealign_services.training.torch_backend.lean_layers import use_lean_layers
 from kubealign_services.training.torch_backend.packed_attention import PACKED, UnsupportedModel
 from kubealign_services.training.torch_backend.packed_model import PackedModel
-from kubealign_services.training.torch_backend.probe import can_share, probe
+from kubealign_services.training.torch_backend.probe import can_share, check_packing
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
@@ -41,15 +41,23 @@ def load_model(
     seed: int = 0,
     scores: Sequence[str] = (),
 ) -> PackedModel:
-    """The model of a Hugging Face folder on the CPU, checked to run packed as it does alone.
+    """Load the model of a Hugging Face folder on the CPU, verified to compute the same packed as unpacked.
 
-    LANGUAGE_MODEL wants a causal language model. VALUE and SCORE also take a reward model (a
-    sequence-classification checkpoint). VALUE: the trunk, with a head of zeros or that of a reward model with
-    one label. SCORE: the reward model's own head, or on a language model one drawn from seed with the
-    config's `initializer_range`, beside the vocabulary's. scores: the names that its labels must have; empty:
-    a reward model's are taken as they are, and a head that is drawn has one.
-    Raises UnsupportedModel for a model that cannot run packed, ValueError for a folder that is not the model
-    wanted.
+    LANGUAGE_MODEL needs a causal language model. VALUE and SCORE also take a reward model (a
+    sequence-classification
+    checkpoint). VALUE: the trunk, with a head of zeros or that of a reward model with one label. SCORE:
+    the reward model's
+    own head, or on a language model a head drawn from seed with the config's `initializer_range`, in
+    addition to the
+    language-model head.
+
+    Args:
+        scores: Required names of the labels; empty to accept a reward model's labels, and for a new head
+            of one score.
+
+    Raises:
+        UnsupportedTrainingModel: The model cannot run packed.
+        ValueError: The folder holds another kind of model.
     """
     check_folder(folder)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -75,19 +83,19 @@ def load_model(
     model.eval()
     use_cpu_linear(model)
     use_lean_layers(model)
-    probe(model)
+    check_packing(model)
     model.can_share = can_share(model)
     return model
 
 
 def _check_config(config: Any) -> None:
-    """What neither the model's class nor a short trial would show."""
+    """Check the traits that neither the model's class nor a short trial would show."""
     text = config.get_text_config()
     unknown = set(getattr(text, "layer_types", None) or []) - _LAYER_TYPES
     if unknown:
         raise UnsupportedModel(
             f"model type {config.model_type} has layers of {sorted(unknown)}; "
-            f"packed attention does {sorted(_LAYER_TYPES)}"
+            f"packed attention supports {sorted(_LAYER_TYPES)}"
         )
     if getattr(text, "is_encoder_decoder", False):
         raise UnsupportedModel(
@@ -96,9 +104,12 @@ def _check_config(config: Any) -> None:
 
 
 def _from_folder(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The auto class's model with packed attention. Raises UnsupportedModel where its class knows no
-    attention but its own, ValueError where the folder lacks weights (transformers would draw them at
-    random)."""
+    """Load the auto class's model with packed attention.
+
+    Raises UnsupportedTrainingModel when its class accepts no other attention than its own, ValueError when
+    the folder lacks
+    weights (transformers would initialise them at random).
+    """
     try:
         model, report = auto.from_pretrained(
             folder, dtype=dtype, attn_implementation=PACKED, local_files_only=True, output_loading_info=True
@@ -106,7 +117,7 @@ def _from_folder(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel
     except ValueError as error:
         if PACKED in str(error):
             raise UnsupportedModel(
-                f"the model in {folder} does not take an attention function from outside: {error}"
+                f"the model in {folder} does not accept an external attention function: {error}"
             ) from error
         raise
     if report["missing_keys"] or report.get("mismatched_keys"):
@@ -116,7 +127,7 @@ def _from_folder(auto: Any, folder: Path, dtype: torch.dtype) -> PreTrainedModel
         )
     if not getattr(model, "_supports_attention_backend", False):
         raise UnsupportedModel(
-            f"model type {model.config.model_type} does not take an attention function from outside"
+            f"model type {model.config.model_type} does not accept an external attention function"
         )
     loaded: PreTrainedModel = model
     return loaded

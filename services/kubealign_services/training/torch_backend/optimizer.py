@@ -1,4 +1,4 @@
-"""AdamW over a model's parameters, its groups, and the bound on the gradient."""
+"""AdamW over a model's parameters, its parameter groups, and gradient clipping."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from kubealign_services.training.torch_backend.schedule import learning_rate
 
 
 def make_adamw(model: nn.Module, spec: AdamW) -> torch.optim.AdamW:
-    """Weight decay on matrices only: vectors are biases and normalisation weights."""
+    """Create AdamW with weight decay on matrices only: vectors are biases and normalisation weights."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {
@@ -29,7 +29,7 @@ def make_adamw(model: nn.Module, spec: AdamW) -> torch.optim.AdamW:
 
 
 def gradient_norm(parameters: Iterable[Tensor]) -> float:
-    """Global L2 norm of the gradients, over all shards. Collective where they are sharded."""
+    """Return the global L2 norm of the gradients, over all shards. Collective when sharded."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return 0.0
@@ -38,7 +38,7 @@ def gradient_norm(parameters: Iterable[Tensor]) -> float:
 
 
 def clip_gradients(parameters: Iterable[Tensor], norm: float, bound: float | None) -> None:
-    """Scale the gradients so that their global norm, given, is at most `bound`."""
+    """Scale the gradients so that their global norm, passed as `norm`, is at most `bound`."""
     if bound is None or norm <= bound:
         return
     for parameter in parameters:
@@ -47,7 +47,7 @@ def clip_gradients(parameters: Iterable[Tensor], norm: float, bound: float | Non
 
 
 def step_at(optimizer: torch.optim.Optimizer, spec: Optimizer, step: int, total: int) -> float:
-    """One optimiser step, number `step` from 0 of `total`. Returns its learning rate."""
+    """Run one optimiser step, number `step` from 0 of `total`. Returns its learning rate."""
     rate = learning_rate(spec.schedule, spec.adam_w.learning_rate, step, total)
     for group in optimizer.param_groups:
         group["lr"] = rate

@@ -1,4 +1,4 @@
-"""A Hugging Face trunk run on packed sequences, with the heads that a role needs."""
+"""A Hugging Face trunk on packed sequences, with the heads that a role needs."""
 
 from dataclasses import dataclass
 
@@ -16,15 +16,21 @@ from kubealign_services.training.torch_backend.token_logprobs import token_logpr
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """What a forward pass reads, on the model's device.
+    """Inputs of a forward pass, on the model's device.
 
-    tokens, positions: int64 [1, U], the pack. predicted: int64 [P], the batch's tokens that have one before
-    them in their sequence. chosen: int64 [C], those of them whose log-probabilities are wanted.
-    places: int64 [T], where each of the batch's tokens stands in a pack that holds prompts once; None: the
-    pack is the batch, U = T.
-    candidates: int64 [C, K], tokens that might stand in the place of each chosen one; None: nobody names any.
-    temperature: the log-probabilities are of softmax(logits / temperature); candidates_temperature: those of
-    the candidates.
+    U is the number of tokens of the pack, T that of the batch. They differ when the pack stores shared
+    prompts once.
+
+    Attributes:
+        tokens, positions: int64 [1, U], the pack.
+        predicted_indices: int64 [P], the batch's tokens that have a predecessor in their sequence.
+        target_indices: int64 [C], those of them whose log-probabilities are needed.
+        plan: Attention plan of the pack.
+        temperature: Log-probabilities are those of softmax(logits / temperature).
+        candidates: int64 [C, K], alternative tokens for each target; None without candidates.
+        candidates_temperature: Temperature of the candidates' log-probabilities.
+        pack_indices: int64 [T], index in the pack of each of the batch's tokens; None when the pack is the
+            batch, U = T.
     """
 
     tokens: Tensor
@@ -39,54 +45,61 @@ class PackedTokens:
 
     @property
     def targets(self) -> Tensor:
-        """int64 [C]: the chosen tokens."""
+        """int64 [C]: the target tokens."""
         return self.tokens[0, self.chosen if self.places is None else self.places[self.chosen]]
 
     @property
     def length(self) -> int:
-        """T: tokens of the batch."""
+        """T: number of tokens of the batch."""
         return self.tokens.shape[1] if self.places is None else len(self.places)
 
     def before(self, places: Tensor) -> Tensor:
-        """Where in the pack the tokens before these of the batch stand."""
+        """Return the index in the pack of the predecessor of each of these tokens of the batch."""
         return places - 1 if self.places is None else self.places[places - 1]
 
     @staticmethod
     def of(batch: Batch, device: torch.device, shared: bool = False) -> "PackedTokens":
-        """The batch's tokens, with its scalars `temperature` (default 1) and `candidates_temperature`
-        (default: the same). Its column loss_mask chooses, where there is one; its column candidates is read,
-        where there is one. shared: compute equal prompts (as `share_prompts` knows them) once."""
+        """Build the inputs for a batch.
+
+        Reads its scalars `temperature` (default 1) and `candidates_temperature` (default: the same), its
+        column loss_mask, which
+        selects the targets, and its column candidates, where they exist.
+
+        Args:
+            shared: Compute equal prompts (see `share_prompts`) once.
+        """
         positions = batch.positions
         mask = batch.token_columns.get("loss_mask")
-        chosen = positions > 0 if mask is None else (positions > 0) & (mask != 0)
+        is_target = positions > 0 if mask is None else (positions > 0) & (mask != 0)
         temperature = float(batch.scalars.get("temperature", 1.0))
         candidates_temperature = float(batch.scalars.get("candidates_temperature", temperature))
         for value in (temperature, candidates_temperature):
             if not value > 0:
-                raise ValueError(f"a temperature is {value}; it is above 0")
+                raise ValueError(f"a temperature is {value}; it must be above 0")
         candidates = batch.token_columns.get("candidates")
         pack = share_prompts(batch) if shared else None
-        kept = slice(None) if pack is None else pack.kept
+        computed = slice(None) if pack is None else pack.kept
         return PackedTokens(
-            tokens=batch.tokens[kept].long()[None].to(device),
-            positions=positions[kept][None].to(device),
+            tokens=batch.tokens[computed].long()[None].to(device),
+            positions=positions[computed][None].to(device),
             predicted=positions.nonzero()[:, 0].to(device),
-            chosen=chosen.nonzero()[:, 0].to(device),
+            chosen=is_target.nonzero()[:, 0].to(device),
             plan=plan_attention(batch.cu_seqlens, device, pack),
             temperature=temperature,
-            candidates=None if candidates is None else candidates[chosen].long().to(device),
+            candidates=None if candidates is None else candidates[is_target].long().to(device),
             candidates_temperature=candidates_temperature,
             places=None if pack is None else pack.places.to(device),
         )
 
 
 class PackedModel(nn.Module):
-    """backbone: a causal language model, or a bare trunk. score: the head of the value or
-    of the N scores, [N, hidden], where there is one.
+    """A trunk with its heads. The forward pass returns the requested columns of `ModelOutputs` by name, each
+    [T] (values of
+    several scores: [T, N]) in at least fp32, in a dict, so that hooks of the module can find the tensors.
 
-    The forward pass gives the columns of `ModelOutputs` that are asked for, each [T] (values of several
-    scores: [T, N]) in at least fp32, by name (a dict, so that the tensors can be found by whoever hooks into
-    the module).
+    Attributes:
+        backbone: A causal language model, or a bare trunk.
+        score: The head of the value or of the N scores, [N, hidden], or None.
     """
 
     def __init__(self, backbone: PreTrainedModel, head: Head, score: nn.Linear | None) -> None:
@@ -94,19 +107,23 @@ class PackedModel(nn.Module):
         self.backbone = backbone
         self.head = head
         self.score = score
-        #: Whether it computes the same of a pack that holds prompts once: `probe` tries it.
+        #: True when a pack with shared prompts gives the same outputs; see `can_share_prompts`.
         self.can_share = False
 
     @property
     def shares_prompts(self) -> bool:
-        """Whether equal prompts may be computed once now: not while dropout draws for each of them."""
+        """True when equal prompts may be computed once now: not while dropout draws for each of them."""
         return self.can_share and not (self.training and drops(self.backbone))
 
     @property
     def attention_cost(self) -> float:
-        """What attention costs a sequence of n tokens, over n^2, where what a token costs the layers'
-        matrices is 1. Of a layer these are 2 n^2 hidden operations (two products, half of each hidden by
-        causality) and 2 for each of its weights."""
+        """Cost of attention for a sequence of n tokens, divided by n^2, where a token costs the layers'
+        matrices 1.
+
+        A layer's attention takes 2 n^2 hidden operations (two products, half of each hidden by causality),
+        its matrices take 2
+        for each weight.
+        """
         config = self.backbone.config.get_text_config()
         matrices = [each for each in self.backbone.parameters() if each.dim() > 1]
         weights = sum(each.numel() for each in matrices if each.shape[0] != config.vocab_size)
@@ -114,15 +131,16 @@ class PackedModel(nn.Module):
 
     @property
     def vocabulary(self) -> nn.Linear | None:
-        """The vocabulary's head; None for a bare trunk."""
+        """The language-model head; None for a bare trunk."""
         if self.backbone.base_model is self.backbone:
             return None
         head = self.backbone.get_output_embeddings()  # type: ignore[no-untyped-call]
         return head if isinstance(head, nn.Linear) else None
 
     def check(self, batch: Batch, outputs: frozenset[str]) -> None:
-        """Raises ValueError where the batch holds tokens or positions that the model does not have, or an
-        output is asked for that no head gives."""
+        """Raise ValueError for tokens or positions that the model does not have, or for an output without a
+        head.
+        """
         config = self.backbone.config.get_text_config()
         lowest, highest = int(batch.tokens.min()), int(batch.tokens.max())
         if lowest < 0 or highest >= config.vocab_size:
@@ -130,24 +148,27 @@ class PackedModel(nn.Module):
                 f"the batch holds token {lowest if lowest < 0 else highest}; "
                 f"the model's vocabulary has {config.vocab_size}"
             )
-        most = getattr(config, "max_position_embeddings", None)
+        max_positions = getattr(config, "max_position_embeddings", None)
         longest = int(batch.lengths.max())
-        if most is not None and longest > most:
+        if max_positions is not None and longest > max_positions:
             raise ValueError(
-                f"the batch holds a sequence of {longest} tokens; the model has {most} positions"
+                f"the batch holds a sequence of {longest} tokens; the model has {max_positions} positions"
             )
-        given = ({"values"} if self.score is not None else set()) | (
+        available = ({"values"} if self.score is not None else set()) | (
             {"logprobs", "entropy", "candidate_logprobs"} if self.vocabulary is not None else set()
         )
-        if not outputs <= given:
+        if not outputs <= available:
             raise ValueError(
-                f"outputs {sorted(outputs - given)} were asked for; a {self.head} model gives {sorted(given)}"
+                f"outputs {sorted(outputs - available)} were asked for; "
+                f"a {self.head} model gives {sorted(available)}"
             )
 
     @torch.no_grad()
     def likeliest(self, packed: PackedTokens, count: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """(tokens int64 [C, K], their log-probabilities [C, K]): the likeliest in place of each chosen token,
-        among the vocabulary's first `tokens`. For a model of one rank."""
+        """Return the most likely tokens at each target among the vocabulary's first `tokens`.
+
+        Returns (tokens int64 [C, K], their log-probabilities [C, K]). For a model of one rank.
+        """
         vocabulary = self.vocabulary
         assert vocabulary is not None
         weight, bias = vocabulary.weight[:tokens], vocabulary.bias
@@ -155,7 +176,7 @@ class PackedModel(nn.Module):
         return likeliest(hidden, weight, None if bias is None else bias[:tokens], count, packed.temperature)
 
     def hidden(self, packed: PackedTokens) -> Tensor:
-        """The trunk's last states, [U, hidden]."""
+        """Return the trunk's last hidden states, [U, hidden]."""
         hidden: Tensor = self.backbone.base_model(
             input_ids=packed.tokens, position_ids=packed.positions, use_cache=False, **{PLAN: packed.plan}
         ).last_hidden_state[0]
@@ -176,8 +197,10 @@ class PackedModel(nn.Module):
         return _spread(logprobs, packed.chosen, packed)
 
     def forward(self, packed: PackedTokens, outputs: frozenset[str]) -> dict[str, Tensor]:
-        """The columns asked for. Those of a value head are moved one on: at a token, the value of the state
-        before it."""
+        """Compute the requested columns. A value head's column is shifted by one: a token holds the value of
+        the state before
+        it.
+        """
         hidden = self.hidden(packed)
         wide = torch.promote_types(hidden.dtype, torch.float32)
         columns: dict[str, Tensor] = {}
@@ -205,21 +228,21 @@ class PackedModel(nn.Module):
                 values = hidden[packed.before(packed.predicted)].to(wide) @ weight[0]
                 columns["values"] = _spread(values, packed.predicted, packed)
             else:
-                # No view of the scores: FSDP2 hooks into what is returned.
+                # Not a view of the scores: FSDP2 hooks into returned tensors.
                 scores = hidden.to(wide) @ (weight[0] if len(weight) == 1 else weight.T)
                 columns["values"] = scores if packed.places is None else scores[packed.places]
         return {name: columns[name] for name in sorted(outputs)}
 
 
-def _spread(values: Tensor, places: Tensor, packed: PackedTokens) -> Tensor:
-    """One, or K, for each place -> [T] or [T, K], with 0 elsewhere."""
+def _spread(values: Tensor, indices: Tensor, packed: PackedTokens) -> Tensor:
+    """Scatter one value, or K values, for each index into [T] or [T, K], with 0 elsewhere."""
     zeros = torch.zeros((packed.length, *values.shape[1:]), dtype=values.dtype, device=values.device)
-    return zeros.index_add(0, places, values)
+    return zeros.index_add(0, indices, values)
 
 
 def drops(backbone: PreTrainedModel) -> bool:
-    """Whether anything in it is dropped at random while it is trained."""
-    said = backbone.config.get_text_config().to_dict()
-    rates = [each for name, each in said.items() if "drop" in name and isinstance(each, int | float)]
+    """Return True when the model uses dropout in training."""
+    settings = backbone.config.get_text_config().to_dict()
+    rates = [each for name, each in settings.items() if "drop" in name and isinstance(each, int | float)]
     rates += [module.p for module in backbone.modules() if isinstance(module, nn.Dropout)]
     return any(rate > 0 for rate in rates)

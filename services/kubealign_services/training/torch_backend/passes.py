@@ -1,4 +1,4 @@
-"""Forward and backward passes over planned micro-batches, and what they add up to over all ranks."""
+"""Forward and backward passes over planned microbatches, and their totals over all ranks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from kubealign_services.training.torch_backend.packed_model import PackedModel, 
 
 @dataclass
 class Figures:
-    """A minibatch's loss and metrics: of this rank while it runs, of all ranks after `over_all_ranks`."""
+    """A minibatch's loss and metrics: of this rank during the passes, of all ranks after `all_reduce`."""
 
     loss: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Figures:
             self.maxima[name] = max(self.maxima.get(name, value), value)
 
     def over_all_ranks(self, world_size: int) -> "Figures":
-        """Collective."""
+        """Return the totals over all ranks. Collective."""
         merged = Figures()
         for part in all_figures(
             {"loss": {"loss": self.loss}, "sums": self.sums, "maxima": self.maxima}, world_size
@@ -40,13 +40,13 @@ class Figures:
         return merged
 
 
-# Tokens of a pack on a CPU: more are no quicker there, and their activations lie in memory.
+# Tokens of a pack on a CPU: longer packs are not faster, and their activations take memory.
 _CPU_TOKENS = 1024
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where this process stands: its rank, how many there are, its device, and the most tokens of a pack."""
+    """Position of this process among the ranks, its device, and the token limit of a pack."""
 
     rank: int
     world_size: int
@@ -55,13 +55,13 @@ class Place:
 
     @property
     def pack_tokens(self) -> int:
-        """What packs are planned for. It changes no number but for the order of sums."""
-        most = self.microbatch_tokens
-        return min(most, _CPU_TOKENS) if self.device.type == "cpu" else most
+        """Token limit that packs are planned for. It affects no result beyond the order of sums."""
+        limit = self.microbatch_tokens
+        return min(limit, _CPU_TOKENS) if self.device.type == "cpu" else limit
 
 
 def planned(model: PackedModel, batch: Batch, unit: int, place: Place) -> list[Microbatch]:
-    """This rank's micro-batches."""
+    """Plan this rank's microbatches."""
     return plan_microbatches(
         batch,
         unit,
@@ -75,42 +75,45 @@ def planned(model: PackedModel, batch: Batch, unit: int, place: Place) -> list[M
 def run_objective(
     model: PackedModel, minibatch: Batch, objective: Objective, place: Place, kept: KeptPasses | None = None
 ) -> Figures:
-    """One minibatch, prepared already. Adds its gradient to the parameters' where gradients are enabled.
-    kept: passes that need not be made again, of the weights as they are.
+    """Run the passes of one prepared minibatch. Adds the gradient to the parameters when gradients are
+    enabled.
 
-    The objective sees CPU tensors: what it reads is [T], small beside the model's work.
+    The objective sees CPU tensors: its inputs are [T], small compared with the model's work.
+
+    Args:
+        cache: Passes with the current weights that need not be repeated.
     """
     model.check(minibatch, objective.outputs)
-    figures = Figures()
+    metrics = Figures()
     done: set[int] = set()
     for sequences, columns in kept.take(minibatch, objective) if kept is not None else ():
-        _learn(columns, minibatch.select(sequences), objective, figures)
+        _learn(columns, minibatch.select(sequences), objective, metrics)
         done.update(sequences)
     if done:
         minibatch = minibatch.select([index for index in range(len(minibatch)) if index not in done])
     for microbatch in planned(model, minibatch, objective.unit, place) if len(minibatch) else ():
         part = minibatch.select(microbatch.sequences)
         columns = model(PackedTokens.of(part, place.device, model.shares_prompts), objective.outputs)
-        _learn(columns, part, objective, figures, microbatch.counted)
-    return figures.over_all_ranks(place.world_size)
+        _learn(columns, part, objective, metrics, microbatch.counted)
+    return metrics.over_all_ranks(place.world_size)
 
 
 def _learn(
-    columns: dict[str, Tensor], part: Batch, objective: Objective, figures: Figures, counted: bool = True
+    columns: dict[str, Tensor], part: Batch, objective: Objective, metrics: Figures, counted: bool = True
 ) -> None:
-    """The backward pass of one micro-batch."""
+    """Run the backward pass of one microbatch."""
     terms = objective.loss(_outputs(columns), part)
-    # An idle rank runs the same collectives as the others, with no weight.
+    # An idle rank runs the same collectives as the other ranks, with weight zero.
     loss = terms.loss if counted else terms.loss * 0.0
     if torch.is_grad_enabled():
         loss.backward()  # type: ignore[no-untyped-call]
     if counted:
-        figures.add(float(loss.detach()), _numbers(terms.sums), _numbers(terms.maxima))
+        metrics.add(float(loss.detach()), _numbers(terms.sums), _numbers(terms.maxima))
 
 
 @torch.no_grad()
 def run_forward(model: PackedModel, batch: Batch, outputs: frozenset[str], place: Place) -> dict[str, Tensor]:
-    """The columns asked for, float32 [T] or [T, K] on the CPU, the same on all ranks."""
+    """Return the requested columns, float32 [T] or [T, K] on the CPU, the same on all ranks."""
     return _gathered(
         model,
         batch,
@@ -128,7 +131,7 @@ def run_forward_and_keep(
     kept: KeptPasses,
     objective: Objective,
 ) -> dict[str, Tensor]:
-    """`run_forward`, whose passes are kept, with all that the objective reads of them."""
+    """Compute `run_forward` and cache its passes, with all columns that the objective reads."""
 
     def compute(part: Batch) -> dict[str, Tensor]:
         packed = PackedTokens.of(part, place.device, model.shares_prompts)
@@ -146,30 +149,32 @@ def _gathered(
     place: Place,
     compute: Callable[[Batch], dict[str, Tensor]],
 ) -> dict[str, Tensor]:
-    """What `compute` makes of each micro-batch, where it belongs in the batch."""
+    """Compute each microbatch's columns and write them to their positions in the batch."""
     model.check(batch, outputs)
     columns: dict[str, Tensor] = {}
     starts = batch.cu_seqlens[:-1].long()
     for microbatch in planned(model, batch, 1, place):
         part = batch.select(microbatch.sequences)
-        found = compute(part)
-        for name, column in found.items():
+        outputs_of_part = compute(part)
+        for name, column in outputs_of_part.items():
             columns.setdefault(name, torch.zeros(len(batch.tokens), *column.shape[1:]))
         if microbatch.counted:
             origin = starts[torch.tensor(microbatch.sequences)][part.sequence_of_token] + part.positions
-            for name, column in found.items():
+            for name, column in outputs_of_part.items():
                 columns[name][origin] = column.float().cpu()
     return {name: summed(column, place.world_size) for name, column in columns.items()}
 
 
 def averaged(steps: list[tuple[Figures, float, float]]) -> dict[str, float]:
-    """Metrics of a TrainStep from its optimiser steps' figures, gradient norms and learning rates."""
+    """Return the metrics of a TrainStep from the metrics, gradient norms and learning rates of its optimiser
+    steps.
+    """
     metrics: dict[str, float] = {}
-    for figures, norm, _ in steps:
-        for name, value in {**figures.sums, "loss": figures.loss, "gradient_norm": norm}.items():
+    for step, norm, _ in steps:
+        for name, value in {**step.sums, "loss": step.loss, "gradient_norm": norm}.items():
             metrics[name] = metrics.get(name, 0.0) + value / len(steps)
-    for name in {name for figures, _, _ in steps for name in figures.maxima}:
-        metrics[name] = max(figures.maxima[name] for figures, _, _ in steps if name in figures.maxima)
+    for name in {name for step, _, _ in steps for name in step.maxima}:
+        metrics[name] = max(step.maxima[name] for step, _, _ in steps if name in step.maxima)
     return {**metrics, "learning_rate": steps[-1][2]}
 
 

@@ -1,4 +1,4 @@
-"""What a spec's precision means in torch's types."""
+"""Maps a spec's precision and rank to torch's dtype and device."""
 
 import torch
 
@@ -6,12 +6,12 @@ from kubealign.spec.precision import Precision
 
 
 def compute_dtype(precision: Precision) -> torch.dtype:
-    """The type of the arithmetic, and of the weights that leave the trainer."""
+    """Return the dtype of the arithmetic, and of the weights that leave the trainer."""
     return {Precision.FLOAT32: torch.float32, Precision.BFLOAT16: torch.bfloat16}[precision]
 
 
 def compute_device(rank: int) -> torch.device:
-    """The accelerator of this rank among the machine's, or the CPU."""
+    """Return this rank's accelerator on the machine, or the CPU."""
     if torch.cuda.is_available():
         return torch.device("cuda", rank % torch.cuda.device_count())
     return torch.device("cpu")

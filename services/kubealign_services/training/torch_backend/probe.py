@@ -1,6 +1,7 @@
-"""A trial at the start: does the model compute on a pack what it computes on each sequence alone?
+"""Self-check at start-up: verifies that the model computes the same on a pack as on each sequence alone.
 
-It finds what no list of model types would: attention that bypasses the interface, state that flows from one
+Detects cases that no list of model types would: attention that bypasses the interface, state that leaks
+from one
 sequence into the next, logits that are scaled or capped after the head.
 """
 
@@ -11,14 +12,16 @@ from kubealign_services.training.contract import Head
 from kubealign_services.training.torch_backend.packed_attention import PACKED, UnsupportedModel
 from kubealign_services.training.torch_backend.packed_model import PackedModel, PackedTokens
 
-# Relative L2 difference that rounding may make between packed and alone.
+# Relative L2 difference between packed and unpacked that rounding may cause.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.03}
 
 
 @torch.no_grad()
-def probe(model: PackedModel) -> None:
-    """Raises UnsupportedModel where the two differ. The model is on the CPU, in evaluation mode, not
-    sharded."""
+def check_packing(model: PackedModel) -> None:
+    """Raise UnsupportedTrainingModel when packed and unpacked outputs differ. The model is on the CPU, in
+    evaluation mode, not
+    sharded.
+    """
     backbone = model.backbone
     vocabulary = _vocabulary(model)
     sequences = [
@@ -27,11 +30,11 @@ def probe(model: PackedModel) -> None:
     batch = pack(sequences, [str(i) for i in range(len(sequences))])
     packed = PackedTokens.of(batch, next(backbone.parameters()).device)
     if model.vocabulary is not None:
-        found = model(packed, frozenset({"logprobs"}))["logprobs"]
+        actual = model(packed, frozenset({"logprobs"}))["logprobs"]
     elif model.head is Head.LANGUAGE_MODEL:
         raise UnsupportedModel(f"{type(backbone).__name__} has no linear head on its vocabulary")
     else:
-        found = backbone.base_model(
+        actual = backbone.base_model(
             input_ids=packed.tokens,
             position_ids=packed.positions,
             use_cache=False,
@@ -39,21 +42,23 @@ def probe(model: PackedModel) -> None:
         ).last_hidden_state[0]
     backbone.set_attn_implementation("eager")
     try:
-        expected = torch.cat([_alone(model, tokens) for tokens in sequences])
+        unpacked = torch.cat([_alone(model, tokens) for tokens in sequences])
     finally:
         backbone.set_attn_implementation(PACKED)
-    wanted = expected.double()
-    difference = float((found.double() - wanted).norm() / (wanted - wanted.mean()).norm())
+    reference = unpacked.double()
+    difference = float((actual.double() - reference).norm() / (reference - reference.mean()).norm())
     if not difference <= _TOLERANCE[next(backbone.parameters()).dtype]:
         raise UnsupportedModel(
-            f"model type {backbone.config.model_type} computes something else on a pack than on each "
+            f"model type {backbone.config.model_type} gives other outputs on a pack than on each "
             f"sequence alone (a relative difference of {difference:.2g}): it cannot be trained packed"
         )
 
 
 @torch.no_grad()
 def can_share(model: PackedModel) -> bool:
-    """Whether the model computes the same of a pack that holds a common prompt once. As `probe` wants it."""
+    """Return True when a pack with a common prompt stored once gives the same outputs. Conditions as for
+    `check_packing`.
+    """
     prompt = [1, 4, 2]
     sequences = [[*prompt, 3, 5, 0], [*prompt, 6], [7, 8]]
     batch = pack([[token % _vocabulary(model) for token in tokens] for tokens in sequences], list("abc"))
@@ -61,18 +66,18 @@ def can_share(model: PackedModel) -> bool:
     device = next(model.backbone.parameters()).device
     alone, shared = (PackedTokens.of(batch, device, each) for each in (False, True))
     assert shared.places is not None
-    wanted, found = model.hidden(alone).double(), model.hidden(shared)[shared.places].double()
-    difference = float((found - wanted).norm() / wanted.norm())
+    expected, actual = model.hidden(alone).double(), model.hidden(shared)[shared.places].double()
+    difference = float((actual - expected).norm() / expected.norm())
     return difference <= _TOLERANCE[next(model.backbone.parameters()).dtype]
 
 
 def _vocabulary(model: PackedModel) -> int:
-    found: int = model.backbone.config.get_text_config().vocab_size
-    return found
+    size: int = model.backbone.config.get_text_config().vocab_size
+    return size
 
 
 def _alone(model: PackedModel, tokens: list[int]) -> torch.Tensor:
-    """What `probe` compares, of one sequence, by the model's own forward pass."""
+    """Return the compared outputs of one sequence, by the model's own forward pass."""
     backbone = model.backbone
     inputs = torch.tensor([tokens], device=next(backbone.parameters()).device)
     if model.vocabulary is None:

@@ -1,4 +1,4 @@
-"""The learning rate over the optimiser steps of a job."""
+"""Learning rate schedules over the optimiser steps of a job."""
 
 import math
 
@@ -6,26 +6,29 @@ from kubealign.spec.training import CosineSchedule, LinearSchedule, Schedule
 
 
 def learning_rate(schedule: Schedule, highest: float, step: int, total: int) -> float:
-    """Learning rate of optimiser step `step` (from 0) of `total`. Warm-up rises linearly and reaches the
-    highest at its last step; the fall reaches the floor at the job's last step. Steps beyond `total` stay at
-    the floor."""
-    form = schedule.constant or schedule.linear or schedule.cosine
-    warmup = form.warmup_steps if form is not None else 0
+    """Return the learning rate of optimiser step `step` (from 0) of `total`.
+
+    Warm-up rises linearly and reaches the peak at its last step; the decay reaches the floor at the job's
+    last step. Steps
+    beyond `total` stay at the floor.
+    """
+    kind = schedule.constant or schedule.linear or schedule.cosine
+    warmup = kind.warmup_steps if kind is not None else 0
     if step < warmup:
         return highest * (step + 1) / warmup
-    match form:
+    match kind:
         case LinearSchedule(decay_fraction=fraction, floor=floor):
-            left = 1 - _progress(step, total, round(fraction * (total - warmup)))
+            remaining = 1 - _progress(step, total, round(fraction * (total - warmup)))
         case CosineSchedule(floor=floor):
-            left = (1 + math.cos(math.pi * _progress(step, total, total - warmup))) / 2
+            remaining = (1 + math.cos(math.pi * _progress(step, total, total - warmup))) / 2
         case _:
             return highest
-    return highest * (floor + (1 - floor) * left)
+    return highest * (floor + (1 - floor) * remaining)
 
 
 def _progress(step: int, total: int, decay: int) -> float:
-    """How much of a fall over the last `decay` steps is behind after this step: 0 before it, 1 at the last
-    step."""
+    """Return the completed fraction of a decay over the last `decay` steps: 0 before it, 1 at the last step.
+    """
     if decay <= 0:
         return 0.0
     return min(1.0, max(0.0, (step + 1 - (total - decay)) / decay))

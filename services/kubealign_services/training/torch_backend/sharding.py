@@ -1,9 +1,10 @@
-"""Several ranks share one model by FSDP2: each holds a slice of every weight, its gradient and its moments.
+"""FSDP2 sharding of one model over several ranks: each rank holds a slice of every weight, its gradient and
+its moments.
 
-Gradients are summed over the ranks, never averaged: a loss is a sum of terms that already hold their share of
-the mean.
-bf16 arithmetic over fp32 weights is FSDP2's mixed precision too, on one rank as on many, so that there is one
-meaning of it.
+Gradients are summed over the ranks, never averaged: the terms of a loss already include their share of the
+mean.
+bf16 arithmetic over fp32 weights is FSDP2's mixed precision, on one rank as on many, so that both mean the
+same.
 """
 
 import torch
@@ -18,11 +19,12 @@ from kubealign_services.training.torch_backend.packed_model import PackedModel
 
 
 def shard(model: PackedModel, precision: Precision, world_size: int, device: torch.device) -> None:
-    """Shard in place over the default process group, a group for each of the model's blocks and one for the
-    rest.
+    """Shard in place over the default process group: one FSDP group for each of the model's blocks and one
+    for the rest.
 
-    One rank in fp32 is left as it is. Raises ValueError when the process group has another size, RuntimeError
-    when there is none and several ranks want one.
+    One rank in fp32 is not sharded. Raises ValueError when the process group has another size,
+    RuntimeError when several
+    ranks have none.
     """
     if world_size == 1 and precision is Precision.FLOAT32:
         return
@@ -42,17 +44,17 @@ def shard(model: PackedModel, precision: Precision, world_size: int, device: tor
 
 
 def reshard(model: PackedModel) -> None:
-    """Back to the slices, which a forward pass without a backward pass leaves gathered at the root."""
+    """Free the gathered root weights that a forward pass without a backward pass leaves behind."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's slice: the tensor itself where it is not sharded. Shares its memory."""
+    """Return this rank's slice, sharing its memory; the tensor itself when not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """The whole tensor. Collective where it is sharded."""
+    """Return the full tensor. Collective when sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

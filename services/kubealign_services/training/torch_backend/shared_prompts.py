@@ -1,8 +1,10 @@
-"""Prompts that several sequences of a pack begin with: computed once, seen by all of them.
+"""Shared prompts of a pack: prompts that several sequences start with are computed once.
 
-A token's hidden states depend on the tokens before it in its sequence and on nothing else. So the samples of
-a prompt, or a pair's two responses, need its states only once: the pack holds the prompt of the first, and
-the others' attention reads it there. Gradients of all of them flow back through it.
+A token's hidden states depend on the tokens before it in its sequence and on nothing else. So the samples
+of a
+prompt, or a pair's two responses, need its states only once: the pack stores the prompt of the first
+sequence, and
+the attention of the other sequences reads it from there. Gradients of all of them flow back through it.
 """
 
 from collections.abc import Sequence
@@ -17,8 +19,12 @@ from kubealign_services.batch.packed import Batch
 
 @dataclass(frozen=True)
 class Prompt:
-    """Of one sequence: its tokens before the first that the column loss_mask counts. length: how many.
-    key: their bytes, equal where prompts are."""
+    """The prompt of one sequence: its tokens before the first that the column loss_mask counts.
+
+    Attributes:
+        length: Number of tokens.
+        key: Bytes of the tokens, equal for equal prompts.
+    """
 
     length: int
     key: bytes
@@ -26,36 +32,40 @@ class Prompt:
 
 @dataclass(frozen=True)
 class SharedPack:
-    """kept: int64 [U], the batch's tokens that are computed, ascending. places: int64 [T], where each of the
-    batch's tokens stands among them."""
+    """A pack that stores shared prompts once.
+
+    Attributes:
+        computed_indices: int64 [U], the batch's tokens that are computed, ascending.
+        pack_indices: int64 [T], index of each of the batch's tokens among them.
+    """
 
     kept: Tensor
     places: Tensor
 
 
 def prompts(batch: Batch) -> list[Prompt]:
-    """One for each sequence; all of length 0 where there is no column loss_mask."""
+    """Return the prompt of each sequence; all of length 0 without a column loss_mask."""
     mask = batch.token_columns.get("loss_mask")
     if mask is None:
         return [Prompt(0, b"")] * len(batch)
     tokens, counted = batch.tokens.numpy(), mask.numpy() != 0
     offsets = batch.cu_seqlens.tolist()
-    found = []
+    result = []
     for start, end in pairwise(offsets):
         inside = counted[start:end]
         length = int(inside.argmax()) if inside.any() else end - start
-        found.append(Prompt(length, tokens[start : start + length].tobytes()))
-    return found
+        result.append(Prompt(length, tokens[start : start + length].tobytes()))
+    return result
 
 
 def distinct_tokens(lengths: Sequence[int], prompts: Sequence[Prompt]) -> int:
-    """How many tokens are computed of sequences of these lengths with these prompts."""
+    """Return the number of tokens that are computed for sequences of these lengths with these prompts."""
     own = sum(length - prompt.length for length, prompt in zip(lengths, prompts, strict=True))
     return own + sum(len_ for len_ in {prompt.key: prompt.length for prompt in prompts}.values())
 
 
 def share_prompts(batch: Batch) -> SharedPack | None:
-    """None where no prompt stands twice."""
+    """Plan a pack with shared prompts. Returns None when no prompt occurs twice."""
     first: dict[bytes, int] = {}
     offsets = batch.cu_seqlens.tolist()
     source = torch.arange(len(batch.tokens))
@@ -67,5 +77,5 @@ def share_prompts(batch: Batch) -> SharedPack | None:
             shared = True
     if not shared:
         return None
-    is_kept = source == torch.arange(len(source))
-    return SharedPack(kept=is_kept.nonzero()[:, 0], places=(is_kept.cumsum(0) - 1)[source])
+    is_computed = source == torch.arange(len(source))
+    return SharedPack(kept=is_computed.nonzero()[:, 0], places=(is_computed.cumsum(0) - 1)[source])

@@ -1,4 +1,4 @@
-"""A rank's own pieces of the weights, as FSDP2 has cut them: nothing is gathered."""
+"""A rank's own slices of the weights, as FSDP2 shards them: nothing is gathered."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,16 +16,20 @@ from kubealign_services.training.torch_backend.sharding import reshard
 
 
 def has_own_layout(backbone: PreTrainedModel) -> bool:
-    """Whether the checkpoint's tensors are the model's parameters, so that a piece of one is a piece of the
-    other."""
+    """Return True when the checkpoint's tensors are the model's parameters, so that a slice of one is a slice
+    of the other.
+    """
     return not is_converted(backbone)
 
 
 @torch.no_grad()
 def own_slices(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[WeightSlice]:
-    """This rank's pieces of the backbone's weights, meant in the precision `dtype`, tied ones once; what is
-    not sharded is rank 0's. Not collective. They are views of the model's memory and hold until the next
-    update."""
+    """Yield this rank's slices of the backbone's weights, to be converted to `dtype`, tied weights once. Not
+    collective.
+
+    Unsharded weights are yielded by rank 0. The slices are views of the model's memory, valid until the
+    next update.
+    """
     reshard(model)
     for name, tensor in named_weights(model.backbone):
         piece = _own(name, tensor.detach())
@@ -33,12 +37,12 @@ def own_slices(model: PackedModel, dtype: torch.dtype, rank: int) -> Iterator[We
             continue
         if not isinstance(tensor, DTensor) and rank != 0:
             continue
-        kind = dtype if piece.tensor.is_floating_point() else piece.tensor.dtype
-        yield replace(piece, dtype=kind)
+        target_dtype = dtype if piece.tensor.is_floating_point() else piece.tensor.dtype
+        yield replace(piece, dtype=target_dtype)
 
 
 def _own(name: str, tensor: Tensor) -> WeightSlice | None:
-    """None: this rank has nothing of it."""
+    """Return this rank's slice of a tensor; None when it has none."""
     if not isinstance(tensor, DTensor):
         return WeightSlice.whole(name, tensor)
     shape, start = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)

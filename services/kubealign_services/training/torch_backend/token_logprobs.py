@@ -1,9 +1,11 @@
 """Log-probabilities and entropies from hidden states, without the logits of all tokens at once.
 
-The vocabulary's head is applied to a chunk of tokens at a time: a pack of 8,192 tokens and a vocabulary of
-128,000 would else hold 4 GiB of logits in fp32, several times over. Where one chunk is all, its probabilities
-are kept for the backward pass; else the head is applied again there. The gradient is written out, so that it
-takes a few passes over the logits, which are most of a small model's memory traffic:
+The language-model head is applied to a chunk of tokens at a time: a pack of 8,192 tokens and a vocabulary
+of 128,000
+would otherwise hold 4 GiB of logits in fp32, several times over. When everything fits into one chunk, its
+probabilities are stored for the backward pass; otherwise the head is applied again. The gradient is
+explicit, so that
+it takes few passes over the logits, which dominate a small model's memory traffic:
 
     d log p(y) / d logit_j = 1[j = y] - p_j          d H / d logit_j = -p_j (log p_j + H)
 """
@@ -31,14 +33,24 @@ def token_logprobs(
     temperature: float,
     with_entropy: bool,
 ) -> tuple[Tensor, Tensor]:
-    """hidden [P, H], weight [V, H], bias [V] or None, targets int64 [P] -> (log-probability of each target
-    under softmax(logits / temperature), entropy of that distribution in nats), each [P] in at least fp32; the
-    entropy is zeros where it is not wanted. Can be differentiated once."""
+    """Compute log-probabilities of the targets under softmax(logits / temperature), and the entropy of that
+    distribution.
+
+    Returns (log-probabilities, entropy in nats), each [P] in at least fp32; the entropy is zeros when not
+    requested.
+    Differentiable once.
+
+    Args:
+        hidden: [P, H].
+        weight: [V, H].
+        bias: [V] or None.
+        targets: int64 [P].
+    """
     keep = torch.is_grad_enabled() and fit(hidden.shape[0], weight.shape[0])
-    found: tuple[Tensor, Tensor] = _TokenLogprobs.apply(
+    result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(
         hidden, weight, bias, targets, temperature, with_entropy, keep
     )
-    return found
+    return result
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -58,18 +70,18 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx.probabilities = None
         for rows in chunks(hidden.shape[0], weight.shape[0]):
             logits = logits_of(hidden[rows], weight, bias, temperature)
-            for some in cached(rows, weight.shape[0], hidden.device):
-                part = logits[some.start - rows.start : some.stop - rows.start]
+            for block in cached(rows, weight.shape[0], hidden.device):
+                part = logits[block.start - rows.start : block.stop - rows.start]
                 highest = part.amax(-1, keepdim=True)
                 shifted = part.sub_(highest)
-                of_target = shifted.gather(-1, targets[some, None])[:, 0]
+                of_target = shifted.gather(-1, targets[block, None])[:, 0]
                 exponentials = shifted.exp()
                 total = exponentials.sum(-1)
                 log_total = total.log()
-                normaliser[some] = highest[:, 0] + log_total
-                logprobs[some] = of_target - log_total
+                normaliser[block] = highest[:, 0] + log_total
+                logprobs[block] = of_target - log_total
                 if with_entropy:
-                    entropy[some] = log_total - shifted.mul_(exponentials).sum(-1) / total
+                    entropy[block] = log_total - shifted.mul_(exponentials).sum(-1) / total
                 if keep:
                     torch.div(exponentials, total[:, None], out=part)
             ctx.probabilities = logits if keep else None
@@ -87,26 +99,26 @@ class _TokenLogprobs(torch.autograd.Function):
         hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
         if not ctx.with_entropy:
             to_entropy = None
-        # Overwritten below: a second backward pass applies the head again.
-        kept, ctx.probabilities = ctx.probabilities, None
+        # The stored probabilities are overwritten below: a second backward pass applies the head again.
+        stored, ctx.probabilities = ctx.probabilities, None
         if to_entropy is not None:
-            kept = None  # log p of a probability that has become 0 is lost
+            stored = None  # log p of a probability that has become 0 is lost
         back = HeadGradients(hidden, weight, bias, ctx.needs_input_grad[:3], ctx.temperature)
         for rows in chunks(hidden.shape[0], weight.shape[0]):
-            whole = kept if kept is not None else logits_of(hidden[rows], weight, bias, ctx.temperature)
-            for some in cached(rows, weight.shape[0], hidden.device):
-                part = whole[some.start - rows.start : some.stop - rows.start]
-                if kept is None:
-                    part.sub_(normaliser[some, None])
+            chunk = stored if stored is not None else logits_of(hidden[rows], weight, bias, ctx.temperature)
+            for block in cached(rows, weight.shape[0], hidden.device):
+                part = chunk[block.start - rows.start : block.stop - rows.start]
+                if stored is None:
+                    part.sub_(normaliser[block, None])
                 _into_logits(
                     part,
-                    kept is not None,
-                    targets[some],
-                    entropy[some],
-                    _at(to_logprobs, some),
-                    _at(to_entropy, some),
+                    stored is not None,
+                    targets[block],
+                    entropy[block],
+                    _at(to_logprobs, block),
+                    _at(to_entropy, block),
                 )
-            back.add(rows, whole)
+            back.add(rows, chunk)
         return back.hidden, back.weight, back.bias, None, None, None, None
 
 
@@ -118,10 +130,14 @@ def _into_logits(
     to_logprobs: Tensor | None,
     to_entropy: Tensor | None,
 ) -> None:
-    """part: [rows, V], log p or p; it becomes the gradient with respect to the logits."""
+    """Overwrite `part` with the gradient with respect to the logits.
+
+    Args:
+        part: [rows, V], log p or p.
+    """
     outer = None
     if to_entropy is not None:
-        # g_H (log p + H) + g: what p_j is to be multiplied by, less its sign.
+        # g_H (log p + H) + g: the factor of p_j, apart from its sign.
         outer = (part + entropy[:, None]).mul_(to_entropy[:, None])
     gradient = part if are_probabilities else part.exp_()
     if outer is not None:

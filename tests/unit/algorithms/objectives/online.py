@@ -1,5 +1,4 @@
-"""Policy and value losses of what learns from its own samples: each part that a loss is put together from, at
-each of its values."""
+"""Policy and value objectives of online algorithms, with every value of each component."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,28 +21,28 @@ WIDE = spec.Importance(low=0.98, high=1.02)
 
 def batch() -> Batch:
     """Advantages that differ from token to token; two responses that did not end."""
-    made = random_batch([3, 1, 4, 2, 2, 5, 1, 3], [0, 0, 0, 0, 1, 1, 1, 1], seed=1)
-    values = made.token("values")
-    made.token_columns["advantages"] = values.roll(3) - 0.2
-    made.token_columns["old_values"] = values
-    made.token_columns["returns"] = values.roll(1)
-    made.token_columns["old_logprobs"] = made.token("behaviour_logprobs") + 0.03 * values
-    made.sequence_columns["truncated"] = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0], dtype=torch.uint8)
-    return made
+    result = random_batch([3, 1, 4, 2, 2, 5, 1, 3], [0, 0, 0, 0, 1, 1, 1, 1], seed=1)
+    values = result.token("values")
+    result.token_columns["advantages"] = values.roll(3) - 0.2
+    result.token_columns["old_values"] = values
+    result.token_columns["returns"] = values.roll(1)
+    result.token_columns["old_logprobs"] = result.token("behaviour_logprobs") + 0.03 * values
+    result.sequence_columns["truncated"] = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0], dtype=torch.uint8)
+    return result
 
 
 def without_old() -> Batch:
-    made = batch()
-    del made.token_columns["old_logprobs"]
-    return made
+    result = batch()
+    del result.token_columns["old_logprobs"]
+    return result
 
 
 def mixed_versions() -> Batch:
-    """Half of the tokens are older than the weights that train on them; the gap is of the others."""
-    made = without_old()
-    made.token_columns["weight_version"] = torch.arange(len(made.tokens)) % 2
-    made.scalars["version"] = 1.0
-    return made
+    """Half of the tokens are older than the current weights; the gap covers the others."""
+    result = without_old()
+    result.token_columns["weight_version"] = torch.arange(len(result.tokens)) % 2
+    result.scalars["version"] = 1.0
+    return result
 
 
 def clipped(**fields: Any) -> Objective:
@@ -62,15 +61,15 @@ ENTRIES: dict[str, spec.OnPolicy] = {
 
 
 def reported() -> Iterator[str]:
-    """What is said of advantages."""
+    """Return the metrics of advantages."""
     for name, entry in ENTRIES.items():
-        made = batch()
-        made.sequence_columns["companion"] = torch.tensor([1, 0, 0, 0, 1, 0, 0, 0], dtype=torch.uint8)
-        yield from load_algorithm(name)(entry).advantages(made, {})
+        result = batch()
+        result.sequence_columns["companion"] = torch.tensor([1, 0, 0, 0, 1, 0, 0, 0], dtype=torch.uint8)
+        yield from load_algorithm(name)(entry).advantages(result, {})
 
 
 def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
-    found: dict[str, tuple[Objective, Callable[[], Batch]]] = {
+    result: dict[str, tuple[Objective, Callable[[], Batch]]] = {
         "critic": (ValueObjective(0.2, 0.5, mask_truncated=False), batch),
         "critic-masked": (ValueObjective(None, 0.5, mask_truncated=True), batch),
         "likelihood": (PolicyObjective(spec.Reinforce(), LogLikelihood()), batch),
@@ -83,9 +82,9 @@ def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
     }
     for aggregation in spec.LossAggregation:
         for ratio in spec.RatioLevel:
-            found[f"{aggregation}-of-{ratio}-ratios"] = clipped(aggregation=aggregation, ratio=ratio), batch
+            result[f"{aggregation}-of-{ratio}-ratios"] = clipped(aggregation=aggregation, ratio=ratio), batch
     for level in spec.ImportanceLevel:
         for outside in spec.OutOfBounds:
             weights = WIDE.model_copy(update={"level": level, "outside": outside})
-            found[f"importance-{level}-{outside}"] = clipped(importance=weights), batch
-    return found
+            result[f"importance-{level}-{outside}"] = clipped(importance=weights), batch
+    return result

@@ -44,11 +44,11 @@ def cases() -> dict[str, tuple[Objective, Callable[[], Batch]]]:
         "ipo": (IPO(spec.IPO()).policy_objective(), pairs),
         "orpo": (ORPO(spec.ORPO()).policy_objective(), pairs),
         "simpo": (SimPO(spec.SimPO()).policy_objective(), pairs),
-        **{f"rpo-{distance}": (made.policy_objective(), pairs) for distance, made in rpo.items()},
+        **{f"rpo-{distance}": (result.policy_objective(), pairs) for distance, result in rpo.items()},
         "kto": (kto.policy_objective(), singles),
     }
 
 
 def reported() -> set[str]:
-    """What the step is told besides the objectives' figures."""
+    """Return the metrics of the step besides the objectives' own."""
     return {"preference/kl_baseline"}

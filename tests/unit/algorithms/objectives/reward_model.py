@@ -1,4 +1,4 @@
-"""Reward models: from pairs, and from ratings by one attribute or several."""
+"""Reward model objectives: from pairs, and from ratings by one attribute or several."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def rated() -> Batch:
 
 
 def partly_rated() -> Batch:
-    """By three attributes, of which one row, and cut small some micro-batches, knows nothing."""
+    """Return ratings of three attributes, with one unrated row and, in small splits, unrated microbatches."""
     batch = rows()
     ratings = torch.stack([torch.arange(8) % k for k in (3, 4, 5)], 1).double()
     ratings[0] = math.nan

@@ -1,4 +1,4 @@
-"""Methods in rounds: their rows, packed, with the log-probabilities of the round's start."""
+"""Iterative algorithms: packed rows with the log-probabilities of the round's initial weights."""
 
 from collections.abc import Callable
 

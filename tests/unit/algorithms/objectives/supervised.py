@@ -1,4 +1,4 @@
-"""Imitation."""
+"""Supervised objectives."""
 
 from collections.abc import Callable
 

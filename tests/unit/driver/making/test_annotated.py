@@ -1,4 +1,4 @@
-"""What an annotated row holds."""
+"""Annotated rows."""
 
 from typing import Any
 
@@ -16,16 +16,16 @@ OWN = ("prompt", "response", "messages")
 
 
 def said(**rewards: Any) -> dict[str, Score]:
-    """A number is a reward; a dict the scores of a model with several."""
+    """Return scores by source. A number is a reward; a dict holds the scores of a model with several."""
     return {
-        name: Score(source=name, reward=sum(held.values()), attributes=held)
-        if isinstance(held, dict)
-        else Score(source=name, reward=held)
-        for name, held in rewards.items()
+        name: Score(source=name, reward=sum(score.values()), attributes=score)
+        if isinstance(score, dict)
+        else Score(source=name, reward=score)
+        for name, score in rewards.items()
     }
 
 
-def test_one_column_a_reward_or_one_a_score_of_it() -> None:
+def test_one_column_per_reward_or_score() -> None:
     scores = said(short=0.5, steer={"good": 3.25, "bad": -1.0})
     assert annotations(scores, Annotate(), OWN) == {"short": 0.5, "bad": -1.0, "good": 3.25}
 
@@ -33,10 +33,10 @@ def test_one_column_a_reward_or_one_a_score_of_it() -> None:
 @pytest.mark.parametrize(
     ("score", "column"), [(-0.7, 0), (0.4, 0), (0.6, 1), (2.0, 2), (3.7, 4), (9.5, 4), (4.0, 4)]
 )
-def test_scores_are_held_within_bounds_and_rounded(score: float, column: int) -> None:
+def test_scores_are_clamped_and_rounded(score: float, column: int) -> None:
     entry = Annotate(round_to_integers=True, lowest=0, highest=4)
-    found = annotations(said(good=score), entry, OWN)["good"]
-    assert found == column and isinstance(found, int)
+    column_value = annotations(said(good=score), entry, OWN)["good"]
+    assert column_value == column and isinstance(column_value, int)
 
 
 def test_bounds_alone() -> None:
@@ -46,7 +46,7 @@ def test_bounds_alone() -> None:
     ] == [-1.5, 0.1, 1.25]
 
 
-def test_two_columns_of_one_name_are_refused() -> None:
+def test_two_columns_of_one_name_are_rejected() -> None:
     both = said(steer={"good": 1.0, "bad": 0.0}, good=2.0)
     with pytest.raises(JobFailed, match="good gives a score good, which is the name of another reward's"):
         annotations(both, Annotate(), OWN)
@@ -54,7 +54,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
         annotations(said(steer={"response": 1.0, "kind": 2.0}), Annotate(), OWN)
 
 
-def test_text_rows_keep_their_columns_and_take_the_default_names() -> None:
+def test_text_rows_keep_their_columns_under_default_names() -> None:
     data = Demonstrations.model_validate(
         {"source": {"path": "x"}, "format": {"text": {"prompt": "question", "response": "answer"}}}
     )
@@ -75,7 +75,7 @@ def test_chat_rows_keep_their_messages() -> None:
     assert demonstration(data, row) == {"level": 3, "messages": talk}
 
 
-def test_figures_of_attributes_and_disagreement() -> None:
+def test_metrics_of_attributes_and_disagreement() -> None:
     scores = [
         *said(steer={"good": 1.0, "bad": 0.0}).values(),
         *said(steer={"good": 2.0, "bad": 1.0}).values(),

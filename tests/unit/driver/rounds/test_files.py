@@ -1,4 +1,4 @@
-"""What is kept of a round: found by the weights and the prompts that made it, or not at all."""
+"""Round files: found by weights and prompts, or not at all."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ HERE, AFTER = Supplied(cursor=Cursor(0, 3), unfinished=["0/1"]), Supplied(cursor
 
 
 def header(**changes: Any) -> RoundHeader:
-    held: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "round": 2,
         "fence": 1,
         "version": 7,
@@ -27,7 +27,7 @@ def header(**changes: Any) -> RoundHeader:
         "figures": {"round/reward_mean": 0.5},
         "unit": 2,
     }
-    return RoundHeader(**(held | changes))
+    return RoundHeader(**(fields | changes))
 
 
 def batch(last: int = 9) -> Any:
@@ -36,20 +36,20 @@ def batch(last: int = 9) -> Any:
     return pack_rows(pairs)
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_a_round_is_read_back(tmp_path: Path) -> None:
     files = RoundFiles(tmp_path)
     written = files.write(header(), batch())
     assert written.file == "round-000002-fence-1"
     assert [path.name for path in (tmp_path / "rounds").iterdir()] == [written.file]
-    for found in (files.read(written.file, written.digest), files.made_with(2, "w7", HERE)):
-        assert found is not None
-        assert found.header == header() and found.digest == written.digest and found.rows == 3
-        assert found.batch.tokens.tolist() == batch().tokens.tolist()
-        assert found.take([2, 0]).sample_ids == ["5+", "5-", "3+", "3-"]
+    for stored in (files.read(written.file, written.digest), files.made_with(2, "w7", HERE)):
+        assert stored is not None
+        assert stored.header == header() and stored.digest == written.digest and stored.rows == 3
+        assert stored.batch.tokens.tolist() == batch().tokens.tolist()
+        assert stored.take([2, 0]).sample_ids == ["5+", "5-", "3+", "3-"]
 
 
-def test_other_weights_or_another_place_in_the_data_are_another_round(tmp_path: Path) -> None:
-    """As after a rollback: the version is the same, and the weights are not."""
+def test_other_weights_or_another_data_position_is_another_round(tmp_path: Path) -> None:
+    """For example after a rollback: the version is the same, the weights differ."""
     files = RoundFiles(tmp_path)
     files.write(header(), batch())
     assert files.made_with(2, "w7 made again", HERE) is None
@@ -57,20 +57,20 @@ def test_other_weights_or_another_place_in_the_data_are_another_round(tmp_path: 
     assert files.made_with(3, "w7", HERE) is None
 
 
-def test_a_round_made_again_replaces_none_that_a_state_may_name(tmp_path: Path) -> None:
+def test_a_regenerated_round_replaces_no_file_that_a_state_may_name(tmp_path: Path) -> None:
     files = RoundFiles(tmp_path)
     first = files.write(header(), batch())
     second = files.write(header(fence=2, weights="other"), batch(last=8))
     assert first.file != second.file
     assert files.read(first.file, first.digest).header.weights == "w7"
-    found = files.made_with(2, "other", HERE)
-    assert found is not None and found.digest == second.digest
+    stored = files.made_with(2, "other", HERE)
+    assert stored is not None and stored.digest == second.digest
 
 
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-5], lambda data: b"", lambda data: data[:-9] + b"x" * 9]
 )
-def test_a_damaged_file_is_made_again_at_a_rounds_start_and_told_of_in_its_middle(
+def test_a_damaged_file_is_regenerated_at_the_start_and_fails_the_job_later(
     tmp_path: Path, damage: Any
 ) -> None:
     files = RoundFiles(tmp_path)
@@ -82,10 +82,10 @@ def test_a_damaged_file_is_made_again_at_a_rounds_start_and_told_of_in_its_middl
         files.read(written.file, written.digest)
 
 
-def test_a_file_that_has_gone_or_is_another_is_told_of(tmp_path: Path) -> None:
+def test_a_missing_or_other_file_fails_the_job(tmp_path: Path) -> None:
     files = RoundFiles(tmp_path)
     with pytest.raises(JobFailed, match=r"No such file.*round-000002-fence-1"):
         files.read("round-000002-fence-1", "d")
     written = files.write(header(), batch())
-    with pytest.raises(JobFailed, match="the job learns from 0000: the job is in the middle"):
+    with pytest.raises(JobFailed, match="the job trains on 0000: the job is in the middle"):
         files.read(written.file, "0000")

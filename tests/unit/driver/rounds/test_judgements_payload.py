@@ -1,4 +1,4 @@
-"""A judgement's message, which holds the question's text, fits the bus, or the job says so at its start."""
+"""Payload limit of judgements, which contain the question's text."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from kubealign_services.driver.payload import check_payload
 from support.bad_specs import whole_job
 
 
-def test_a_judgement_that_does_not_fit_is_named_with_its_remedies() -> None:
+def test_a_judgement_that_does_not_fit_fails_with_remedies() -> None:
     judge = {"prompt": "{response}" + "?" * 90, "maxTokens": 400}
     job = AlignmentJob.model_validate(
         whole_job(

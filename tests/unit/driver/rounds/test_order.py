@@ -1,4 +1,4 @@
-"""A round's rows: each once an epoch, in an order that seed, round and epoch draw."""
+"""Row order of a round: each row once per epoch, drawn from seed, round and epoch."""
 
 from kubealign_services.driver.rounds.order import rows_at
 
@@ -11,7 +11,7 @@ def all_of(rows: int, epochs: int, step: int, seed: int = 1, number: int = 1) ->
     return steps
 
 
-def test_each_row_is_taken_once_an_epoch_and_the_last_step_takes_what_is_left() -> None:
+def test_each_row_is_taken_once_per_epoch_and_the_last_step_takes_the_rest() -> None:
     steps = all_of(rows=5, epochs=3, step=4)
     assert [len(step) for step in steps] == [4, 4, 4, 3]
     rows = [row for step in steps for row in step]

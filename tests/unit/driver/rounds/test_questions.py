@@ -1,4 +1,4 @@
-"""How the policy is asked about a response."""
+"""Judge prompts."""
 
 from kubealign_services.data.chat import ensure_template
 from kubealign_services.data.prepared import PreparedRow
@@ -8,7 +8,7 @@ from kubealign_services.driver.rounds.questions import Questions, conversation
 TEMPLATE = "Is {response} an answer to {prompt}? {{1-5}}"
 
 
-def test_a_text_prompt_makes_a_text_question() -> None:
+def test_a_text_prompt_gives_a_text_question() -> None:
     tokenizer = train_characters(["Is an answer to? {1-5}bc"])
     row = PreparedRow(row=4, prompt_tokens=[1], prompt_text="abc")
     (question,) = Questions(TEMPLATE, tokenizer, None).ask([(row, "{x}")])
@@ -18,16 +18,16 @@ def test_a_text_prompt_makes_a_text_question() -> None:
     assert question.prompt_tokens == ids
 
 
-def test_messages_make_a_message_of_the_user() -> None:
+def test_messages_give_a_user_message() -> None:
     tokenizer = train_characters(["Is an answer to? {1-5}bc User:\n Assistant"])
     ensure_template(tokenizer)
-    said = [{"role": "user", "content": "abc"}]
-    row = PreparedRow(row=0, prompt_tokens=[1], prompt_text="User:\nabc\n\n", columns={"talk": said})
+    message = [{"role": "user", "content": "abc"}]
+    row = PreparedRow(row=0, prompt_tokens=[1], prompt_text="User:\nabc\n\n", columns={"talk": message})
     (question,) = Questions(TEMPLATE, tokenizer, "talk").ask([(row, "b")])
     assert question.prompt_text == "User:\nIs b an answer to abc? {1-5}\n\nAssistant:\n"
 
 
-def test_a_longer_conversation_is_shown_with_who_said_what() -> None:
+def test_a_longer_conversation_is_shown_with_roles() -> None:
     assert conversation([{"role": "user", "content": "abc"}]) == "abc"
     talk = [
         {"role": "system", "content": "Be brief."},

@@ -1,4 +1,4 @@
-"""The caches: versions decide, own writes count at once, and those who need a job are told."""
+"""The caches: newer versions win, own writes are visible at once, dependents are notified."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ class Told(list[str]):
         self.append(str(key))
 
     def since(self) -> list[str]:
-        told = sorted(self)
+        notified = sorted(self)
         self.clear()
-        return told
+        return notified
 
 
 def _job(name: str, version: int, phase: str = "", needs: str | None = None, uid: str | None = None) -> Json:
@@ -54,24 +54,24 @@ ONE = Key("team", "one")
 
 
 def _phase(jobs: Jobs) -> str:
-    held = jobs.get(ONE)
-    assert held is not None
-    return held.phase
+    job = jobs.get(ONE)
+    assert job is not None
+    return job.phase
 
 
-def test_nothing_older_replaces_what_is_there() -> None:
-    told = Told()
-    jobs = Jobs(told)
+def test_an_older_version_is_ignored() -> None:
+    notified = Told()
+    jobs = Jobs(notified)
     jobs.put(_job("one", 9, "Running"))
     jobs.put(_job("one", 5, "Starting"))
-    assert (_phase(jobs), told) == ("Running", ["team/one"])
+    assert (_phase(jobs), notified) == ("Running", ["team/one"])
     jobs.remove(_job("one", 7))
     assert jobs.get(ONE) is not None
     jobs.remove(_job("one", 10))
     assert jobs.get(ONE) is None
 
 
-def test_what_nobody_reads_is_not_kept() -> None:
+def test_unused_metadata_is_removed() -> None:
     jobs = Jobs(Told())
     jobs.put(_job("one", 1))
     held = jobs.get(ONE)
@@ -80,18 +80,18 @@ def test_what_nobody_reads_is_not_kept() -> None:
     assert held.job["metadata"]["annotations"] == {"kept": "yes"}
 
 
-def test_own_writes_count_at_once_and_their_echo_says_nothing() -> None:
-    told = Told()
-    jobs = Jobs(told)
+def test_own_writes_are_visible_and_their_echo_is_ignored() -> None:
+    notified = Told()
+    jobs = Jobs(notified)
     jobs.put(_job("one", 1))
-    told.clear()
+    notified.clear()
     jobs.written(_job("one", 4, "Starting"))
     assert _phase(jobs) == "Starting"
     jobs.put(_job("one", 4, "Starting"))
-    assert not told
+    assert not notified
 
 
-def test_an_answer_that_is_later_than_the_watch_is_not_believed() -> None:
+def test_an_answer_older_than_the_watch_is_ignored() -> None:
     """The job was deleted after our write, and the watch told so before our answer came."""
     jobs = Jobs(Told())
     jobs.put(_job("one", 1))
@@ -101,62 +101,62 @@ def test_an_answer_that_is_later_than_the_watch_is_not_believed() -> None:
     assert jobs.get(ONE) is None
 
 
-def test_a_list_ends_what_it_does_not_have_but_nothing_younger() -> None:
-    told = Told()
-    jobs = Jobs(told)
+def test_a_list_removes_missing_older_jobs_only() -> None:
+    notified = Told()
+    jobs = Jobs(notified)
     jobs.put(_job("old", 1))
     jobs.put(_job("one", 2))
     jobs.put(_job("young", 12))
-    told.clear()
+    notified.clear()
     jobs.sweep(None, {"uid-one"}, 10)
     assert sorted(str(key) for key, _ in jobs.items()) == ["team/one", "team/young"]
-    assert told == ["team/old"]
+    assert notified == ["team/old"]
 
 
-def test_a_list_of_one_namespace_ends_nothing_elsewhere() -> None:
+def test_a_list_of_one_namespace_keeps_other_namespaces() -> None:
     jobs = Jobs(Told())
     jobs.put(_job("one", 1))
     jobs.sweep("other", set(), 10)
     assert jobs.get(ONE) is not None
 
 
-def test_those_who_need_a_job_are_told() -> None:
-    told = Told()
-    jobs = Jobs(told)
+def test_dependents_are_notified() -> None:
+    notified = Told()
+    jobs = Jobs(notified)
     jobs.put(_job("two", 1, needs="one"))
-    told.clear()
+    notified.clear()
     jobs.put(_job("one", 2))
-    assert told.since() == ["team/one", "team/two"]
+    assert notified.since() == ["team/one", "team/two"]
     jobs.written(_job("one", 3, "Succeeded"))
-    assert told.since() == ["team/two"]
+    assert notified.since() == ["team/two"]
     jobs.remove(_job("two", 4))
-    told.clear()
+    notified.clear()
     jobs.put(_job("one", 5, "Failed"))
-    assert told.since() == ["team/one"]
+    assert notified.since() == ["team/one"]
 
 
-def test_pods_are_found_by_their_job() -> None:
-    told = Told()
-    pods = Pods(told)
+def test_pods_are_indexed_by_job() -> None:
+    notified = Told()
+    pods = Pods(notified)
     pods.put(_pod("one-b", 1))
     pods.put(_pod("one-a", 2))
     pods.put(_pod("two-a", 3, job="two"))
     assert [view.name for view in pods.of(ONE)] == ["one-a", "one-b"]
-    assert told.since() == ["team/one", "team/one", "team/two"]
+    assert notified.since() == ["team/one", "team/one", "team/two"]
 
 
-def test_a_pod_that_says_nothing_new_tells_nobody() -> None:
-    told = Told()
-    pods = Pods(told)
+def test_an_unchanged_pod_view_notifies_nobody() -> None:
+    notified = Told()
+    pods = Pods(notified)
     pods.put(_pod("one-a", 1))
-    told.clear()
+    notified.clear()
     pods.put(_pod("one-a", 2))
-    assert not told
+    assert not notified
     pods.put(_pod("one-a", 3, phase="Running"))
-    assert told == ["team/one"]
+    assert notified == ["team/one"]
 
 
-def test_a_pod_that_was_deleted_before_our_answer_came_is_gone() -> None:
+def test_a_late_answer_does_not_restore_a_deleted_pod() -> None:
     pods = Pods(Told())
     pods.put(_pod("one-a", 4))
     pods.remove(_pod("one-a", 6))
@@ -165,7 +165,7 @@ def test_a_pod_that_was_deleted_before_our_answer_came_is_gone() -> None:
     assert pods.of(ONE) == ()
 
 
-def test_a_removal_does_not_take_the_next_pod_of_the_name() -> None:
+def test_a_late_removal_keeps_the_successor_pod() -> None:
     pods = Pods(Told())
     pods.put(_pod("one-a", 4))
     pods.written(_pod("one-a", 9, uid="next"))

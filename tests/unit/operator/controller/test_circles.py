@@ -1,4 +1,4 @@
-"""Jobs that wait for themselves."""
+"""Dependency cycles."""
 
 import pytest
 
@@ -20,10 +20,10 @@ _NEEDS = {"a": ["e"], "b": ["d"], "c": ["a", "b"], "d": [], "e": ["c"], "self": 
         ("unknown", ()),
     ],
 )
-def test_the_way_back_is_found(name: str, way: tuple[str, ...]) -> None:
+def test_cycles_are_found(name: str, way: tuple[str, ...]) -> None:
     assert circle(name, lambda job: _NEEDS.get(job, ())) == way
 
 
-def test_the_shortest_way_is_told() -> None:
+def test_the_shortest_cycle_is_returned() -> None:
     needs = {"a": ["b", "c"], "b": ["c"], "c": ["a"]}
     assert circle("a", lambda job: needs[job]) == ("a", "c", "a")

@@ -1,4 +1,4 @@
-"""The operator's file: what is wrong with it is said by name."""
+"""The operator's configuration file and its errors."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def _file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_short_file_is_enough(tmp_path: Path) -> None:
+def test_a_minimal_file(tmp_path: Path) -> None:
     config = load(_file(tmp_path, _PLATFORM))
     assert config.platform.platform() == Platform(image="services:1", redis_host="redis.svc")
     assert config.leader_election is not None
@@ -24,7 +24,7 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
     assert config.redis is None
 
 
-def test_the_platform_has_every_field_of_the_renderers(tmp_path: Path) -> None:
+def test_the_platform_section_has_every_field_of_platform(tmp_path: Path) -> None:
     text = """
 platform:
   image: services:1
@@ -63,18 +63,18 @@ platform:
         (_PLATFORM + "redis: {host: r, port: 70000}", "redis.port held 70000"),
         (
             _PLATFORM + "leaderElection: {leaseSeconds: 5}",
-            "must hold 1.2 retrySeconds < renewDeadlineSeconds < leaseSeconds, not 2, 10, 5",
+            "must satisfy 1.2 retrySeconds < renewDeadlineSeconds < leaseSeconds, not 2, 10, 5",
         ),
         (_PLATFORM + "leaderElection: {retrySeconds: 0.5}", "leaderElection.retrySeconds held 0.5"),
         ("platform: [", "is not YAML"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_errors_name_the_field(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load(_file(tmp_path, text))
     assert told in str(raised.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         load(tmp_path / "none.yaml")

@@ -1,4 +1,4 @@
-"""Merge patches: applying one gives what was wanted, and nothing gives nothing."""
+"""Merge patches: applying a patch yields the target; equal objects yield an empty patch."""
 
 from typing import Any
 
@@ -29,25 +29,25 @@ def _merged(target: Any, patch: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """As an API server keeps an object; lists are values of their own."""
+    """Remove nulls as an API server does; lists are opaque values."""
     if isinstance(value, dict):
         return {name: _without_nulls(held) for name, held in value.items() if held is not None}
     return value
 
 
 @given(before=_OBJECTS, after=_OBJECTS)
-def test_the_patch_leads_from_one_to_the_other(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_applying_the_patch_yields_the_target(before: dict[str, Any], after: dict[str, Any]) -> None:
     before, after = _without_nulls(before), _without_nulls(after)
     assert _merged(before, difference(before, after)) == after
 
 
 @given(held=_OBJECTS)
-def test_no_change_is_no_patch(held: dict[str, Any]) -> None:
+def test_equal_objects_yield_an_empty_patch(held: dict[str, Any]) -> None:
     held = _without_nulls(held)
     assert difference(held, held) == {}
 
 
-def test_only_what_differs_is_named() -> None:
+def test_the_patch_contains_only_differences() -> None:
     before = {"phase": "Starting", "step": 3, "attempts": {"trainer": 1, "rollout-0": 2}}
     after = {"phase": "Running", "step": 3, "attempts": {"trainer": 2, "rollout-0": 2}}
     assert difference(before, after) == {"phase": "Running", "attempts": {"trainer": 2}}

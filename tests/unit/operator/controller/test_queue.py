@@ -1,4 +1,4 @@
-"""The work queue: each key once, one worker at a time, pauses that grow."""
+"""The work queue: unique keys, one worker per key, exponential backoff."""
 
 import asyncio
 
@@ -41,7 +41,7 @@ async def _taken(queue: WorkQueue[str]) -> list[str]:
     return [await queue.get() for _ in range(len(queue))]
 
 
-def test_a_key_waits_once_and_in_its_place(clock: Clock) -> None:
+def test_a_key_is_queued_once_in_order(clock: Clock) -> None:
     async def scenario() -> None:
         queue = _queue()
         for key in ("a", "b", "a"):
@@ -51,7 +51,7 @@ def test_a_key_waits_once_and_in_its_place(clock: Clock) -> None:
     clock.run_until_complete(scenario())
 
 
-def test_what_changes_at_work_comes_back_after_it(clock: Clock) -> None:
+def test_a_key_added_during_processing_is_requeued(clock: Clock) -> None:
     async def scenario() -> None:
         queue = _queue()
         queue.add("a")
@@ -66,7 +66,7 @@ def test_what_changes_at_work_comes_back_after_it(clock: Clock) -> None:
     clock.run_until_complete(scenario())
 
 
-def test_the_soonest_time_counts_and_a_look_serves_them_all(clock: Clock) -> None:
+def test_the_earliest_delay_wins_and_one_get_clears_all(clock: Clock) -> None:
     async def scenario() -> None:
         queue = _queue()
         queue.add_after("a", 10)
@@ -83,7 +83,7 @@ def test_the_soonest_time_counts_and_a_look_serves_them_all(clock: Clock) -> Non
     clock.run_until_complete(scenario())
 
 
-def test_pauses_double_up_to_a_minute_and_end_with_success(clock: Clock) -> None:
+def test_backoff_doubles_up_to_a_minute_and_resets_on_success(clock: Clock) -> None:
     async def scenario() -> None:
         queue = _queue()
         pauses = [queue.retry("a") for _ in range(14)]
@@ -95,7 +95,7 @@ def test_pauses_double_up_to_a_minute_and_end_with_success(clock: Clock) -> None
     clock.run_until_complete(scenario())
 
 
-def test_a_pause_is_at_least_what_the_server_asked_for(clock: Clock) -> None:
+def test_backoff_honours_the_servers_minimum(clock: Clock) -> None:
     async def scenario() -> None:
         queue = _queue()
         assert queue.retry("a", at_least=7.0) > 7.0
@@ -107,7 +107,7 @@ def test_a_pause_is_at_least_what_the_server_asked_for(clock: Clock) -> None:
     clock.run_until_complete(scenario())
 
 
-def test_jitter_halves_a_pause_at_most(clock: Clock) -> None:
+def test_jitter_is_at_most_half(clock: Clock) -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue(chance=lambda: 0.0)
         assert [queue.retry("a") for _ in range(3)] == [0.025, 0.05, 0.1]
@@ -115,7 +115,7 @@ def test_jitter_halves_a_pause_at_most(clock: Clock) -> None:
     clock.run_until_complete(scenario())
 
 
-def test_a_worker_that_waits_gets_what_comes(clock: Clock) -> None:
+def test_a_waiting_worker_gets_a_new_key(clock: Clock) -> None:
     async def scenario() -> None:
         queue = _queue()
         waiting = asyncio.create_task(queue.get())

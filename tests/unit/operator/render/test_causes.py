@@ -1,4 +1,4 @@
-"""What keeps a job's pods from serving, as its status tells it."""
+"""Failure reasons of pods, as shown in the job's status."""
 
 import json
 from collections.abc import Callable
@@ -114,26 +114,26 @@ _CASES: dict[str, tuple[Callable[[Cluster], None], str, str]] = {
     "refused by its node": (
         _pod_failure("UnexpectedAdmissionError", "no device left"),
         "Lost",
-        "trainer-0 ended, and its node said only: UnexpectedAdmissionError: no device left; starting "
-        "trainer-0 again (1 of 10 restarts used)",
+        "trainer-0 ended without an exit code; its node reported: UnexpectedAdmissionError: no device left; "
+        "starting trainer-0 again (1 of 10 restarts used)",
     ),
     "deleted": (lambda c: c.delete(_POD), "Ending", "trainer-0 is ending"),
     "preempted": (
         _disrupted,
         "Disrupted",
-        "trainer-0 gives way to a pod of higher priority; it is started again",
+        "trainer-0 was preempted by a pod of higher priority; it will be restarted",
     ),
     "slow": (
         _slow,
         "SlowStart",
-        "trainer-0 has been on node node-1 for a minute without starting: an image or a volume is not "
-        "there yet; kubectl describe pod sft-trainer-0 says which",
+        "trainer-0 has been on node node-1 for a minute without starting: its image or a volume is not "
+        "available yet; see kubectl describe pod sft-trainer-0",
     ),
 }
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_it_is_told_in_the_same_look(case: str) -> None:
+def test_the_reason_is_shown_in_the_same_reconcile(case: str) -> None:
     happen, reason, message = _CASES[case]
     cluster = Cluster(sft())
     cluster.start()
@@ -151,7 +151,7 @@ def test_it_is_told_in_the_same_look(case: str) -> None:
     assert len(cluster.events) == events
 
 
-def test_a_pod_that_is_slow_is_looked_at_again_in_time() -> None:
+def test_a_slow_pod_is_requeued_in_time() -> None:
     cluster = Cluster(sft())
     cluster.start()
     cluster.vanish(_POD)
@@ -161,17 +161,17 @@ def test_a_pod_that_is_slow_is_looked_at_again_in_time() -> None:
     assert cluster.rendered().again_after == pytest.approx(40, abs=1)
 
 
-def test_a_node_that_is_silent_is_told() -> None:
+def test_an_unreachable_node_is_reported() -> None:
     cluster = Cluster(sft())
     cluster.start()
     cluster.delete(_POD)
     cluster.now += timedelta(seconds=300)
     assert cluster.rendered().status["message"] == (
-        "trainer-0 is given up: its node node-1 does not say that it has ended"
+        "trainer-0 is force-deleted: its node node-1 has not confirmed that it ended"
     )
 
 
-def test_an_object_that_is_refused_is_told_first() -> None:
+def test_a_refused_object_is_reported_first() -> None:
     cluster = Cluster(sft())
     cluster.refusals["sft-peers"] = "services is forbidden: exceeded quota"
     cluster.step()
@@ -200,5 +200,5 @@ def test_last_words(log: str, words: str) -> None:
     assert last_words(log) == words
 
 
-def test_what_is_too_long_is_cut_in_the_middle() -> None:
+def test_a_long_message_is_cut_in_the_middle() -> None:
     assert short("a" * 50 + "b" * 50, 25) == "a" * 10 + " ... " + "b" * 10

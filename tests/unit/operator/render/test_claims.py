@@ -1,4 +1,4 @@
-"""Which claims the pods of a job see."""
+"""PersistentVolumeClaims that the pods of a job mount."""
 
 from kubealign.spec.dependencies import dependencies
 from kubealign.spec.job import AlignmentJob
@@ -6,7 +6,7 @@ from kubealign.spec.status import Dependency
 from kubealign_operator.render.claims import claims
 
 
-def test_every_model_of_an_ensemble_is_seen() -> None:
+def test_every_model_of_an_ensemble_is_mounted() -> None:
     models = [
         {"volume": {"claimName": "models", "path": "one"}},
         {"volume": {"claimName": "others", "path": "two"}},

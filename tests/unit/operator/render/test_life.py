@@ -1,4 +1,4 @@
-"""The life of a job, one transition after another."""
+"""The lifecycle of a job, transition by transition."""
 
 import copy
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_bus_and_preparation_come_first_then_the_roles_then_the_driver() -> None
     assert cluster.job["status"]["rolloutReplicas"] == 3
 
 
-def test_the_driver_starts_with_as_many_rollout_workers_as_the_job_has_to_have() -> None:
+def test_the_driver_starts_with_min_replicas_rollout_workers() -> None:
     cluster = _ppo()
     cluster.settle()
     cluster.serve()
@@ -78,7 +78,7 @@ def test_the_driver_starts_with_as_many_rollout_workers_as_the_job_has_to_have()
     assert cluster.condition("Ready")["reason"] == "Unschedulable"
 
 
-def test_a_driver_that_is_done_ends_the_job_and_the_pods_stay_for_their_logs() -> None:
+def test_a_finished_driver_completes_the_job_and_pods_are_kept_for_logs() -> None:
     cluster = Cluster(sft())
     cluster.start()
     cluster.pass_time(100)
@@ -100,12 +100,12 @@ def test_a_driver_that_is_done_ends_the_job_and_the_pods_stay_for_their_logs() -
     assert [role["ready"] for role in cluster.job["status"]["roles"]] == [0, 0, 0, 0]
 
 
-def test_a_job_that_has_ended_never_runs_again() -> None:
+def test_a_finished_job_never_runs_again() -> None:
     cluster = Cluster(sft())
     cluster.start()
     cluster.end(cluster.name("driver"), 0)
     cluster.settle()
-    made = list(cluster.made)
+    created = list(cluster.made)
     for name in list(cluster.pods):
         cluster.vanish(name)
         cluster.settle()
@@ -114,12 +114,12 @@ def test_a_job_that_has_ended_never_runs_again() -> None:
     cluster.settle()
     cluster.job["spec"]["maxSteps"] = 100
     cluster.settle()
-    assert cluster.made == made
+    assert cluster.made == created
     assert cluster.objects == set()
     assert cluster.phase == "Succeeded"
 
 
-def test_a_finished_job_is_deleted_when_its_time_is_over() -> None:
+def test_a_finished_job_is_deleted_after_its_ttl() -> None:
     cluster = Cluster(sft(lifecycle={"ttlSecondsAfterFinished": 600}))
     cluster.start()
     cluster.end(cluster.name("driver"), 0)
@@ -131,7 +131,7 @@ def test_a_finished_job_is_deleted_when_its_time_is_over() -> None:
     assert cluster.rendered().delete_job
 
 
-def test_suspending_ends_the_driver_first_and_resuming_does_not_prepare_again() -> None:
+def test_suspend_stops_the_driver_first_and_resume_skips_preparation() -> None:
     cluster = _ppo()
     cluster.start()
     cluster.progress = Progress(step=4)
@@ -151,7 +151,7 @@ def test_suspending_ends_the_driver_first_and_resuming_does_not_prepare_again() 
     assert cluster.phase == "Suspended"
     assert cluster.pods == {}
     assert cluster.job["status"]["activeSeconds"] == 50
-    assert cluster.message == "suspended at step 4; it goes on when spec.suspend is false"
+    assert cluster.message == "suspended at step 4; set spec.suspend to false to resume"
     assert cluster.job["status"]["rolloutReplicas"] == 0
     cluster.pass_time(5000)
     cluster.settle()
@@ -179,7 +179,7 @@ def test_a_driver_that_finishes_while_the_job_is_suspended_has_succeeded() -> No
     assert cluster.phase == "Succeeded"
 
 
-def test_a_job_that_is_made_suspended_makes_nothing() -> None:
+def test_a_job_created_suspended_creates_nothing() -> None:
     cluster = Cluster(sft(suspend=True))
     cluster.settle()
     assert cluster.phase == "Suspended"
@@ -189,7 +189,7 @@ def test_a_job_that_is_made_suspended_makes_nothing() -> None:
     assert cluster.phase == "Starting"
 
 
-def test_a_suspension_that_is_taken_back_ends_the_pods_and_starts_again() -> None:
+def test_a_revoked_suspension_stops_the_pods_and_restarts() -> None:
     cluster = Cluster(sft())
     cluster.start()
     cluster.job["spec"]["suspend"] = True
@@ -205,7 +205,7 @@ def test_a_suspension_that_is_taken_back_ends_the_pods_and_starts_again() -> Non
     assert cluster.short_names() == ["nats"]
 
 
-def test_scaling_down_ends_the_highest_numbers_and_scaling_up_makes_them_again() -> None:
+def test_scale_down_removes_the_highest_indices_and_scale_up_recreates_them() -> None:
     cluster = _ppo()
     cluster.start()
     cluster.job["spec"]["rollout"] = {"replicas": 1, "minReplicas": 1}
@@ -233,7 +233,7 @@ def test_scaling_down_ends_the_highest_numbers_and_scaling_up_makes_them_again()
         (JobView("sft", "1", phase="Running"), "waits for job sft, which is Running"),
     ],
 )
-def test_a_job_waits_for_the_results_it_needs(view: JobView | None, message: str) -> None:
+def test_a_job_waits_for_its_dependencies(view: JobView | None, message: str) -> None:
     cluster = Cluster(ppo(), dependencies={"sft": view})
     cluster.settle()
     assert (cluster.phase, cluster.message) == ("Pending", message)
@@ -247,12 +247,12 @@ def test_a_job_waits_for_the_results_it_needs(view: JobView | None, message: str
     ]
 
 
-def test_a_job_that_waits_for_itself_says_by_which_way() -> None:
+def test_a_dependency_cycle_is_shown_in_the_message() -> None:
     cluster = Cluster(ppo(), dependencies={"sft": JobView("sft", "1")}, circle=("ppo", "sft", "ppo"))
     cluster.settle()
     assert cluster.phase == "Pending"
     assert cluster.message == (
-        "waits for itself: ppo needs sft needs ppo; none of them can start: "
+        "circular dependency: ppo needs sft needs ppo; none of these jobs can start: "
         "delete one and name another model in it"
     )
     # The other one was deleted and came back without the circle.
@@ -261,7 +261,7 @@ def test_a_job_that_waits_for_itself_says_by_which_way() -> None:
     assert cluster.phase == "Starting"
 
 
-def test_a_job_whose_dependency_failed_fails_with_its_cause() -> None:
+def test_a_failed_dependency_fails_the_job_with_its_message() -> None:
     failed = JobView("sft", "1", phase="Failed", message="trainer-0: there is no column prompt")
     cluster = Cluster(ppo(), dependencies={"sft": failed})
     cluster.settle()
@@ -272,7 +272,7 @@ def test_a_job_whose_dependency_failed_fails_with_its_cause() -> None:
     assert cluster.condition("Failed")["reason"] == "DependencyFailed"
 
 
-def test_a_result_stays_known_when_its_job_is_deleted() -> None:
+def test_a_resolved_result_survives_the_deletion_of_its_job() -> None:
     cluster = _ppo()
     cluster.start()
     cluster.dependencies["sft"] = None
@@ -290,7 +290,7 @@ def test_a_result_stays_known_when_its_job_is_deleted() -> None:
 
 
 @pytest.mark.parametrize(("makes", "said"), [(Makes.REWARD_MODEL, "a reward model"), (Makes.DATA, "data")])
-def test_a_result_that_is_not_what_is_needed_is_told(makes: Makes, said: str) -> None:
+def test_a_result_of_the_wrong_kind_is_reported(makes: Makes, said: str) -> None:
     view = JobView("sft", "1", phase="Succeeded", makes=makes, result=VolumeFolder("runs", "x"))
     cluster = Cluster(ppo(), dependencies={"sft": view})
     cluster.settle()
@@ -300,7 +300,7 @@ def test_a_result_that_is_not_what_is_needed_is_told(makes: Makes, said: str) ->
     )
 
 
-def test_rows_of_another_job_are_waited_for_and_seen_where_they_lie() -> None:
+def test_rows_of_another_job_are_awaited_and_mounted() -> None:
     view = JobView("samples", "2", phase="Running", makes=Makes.DATA)
     demonstrations = {"demonstrations": {"source": {"job": {"name": "samples"}}}}
     cluster = Cluster(sft(data=demonstrations), dependencies={"samples": view})
@@ -312,28 +312,28 @@ def test_rows_of_another_job_are_waited_for_and_seen_where_they_lie() -> None:
     assert cluster.phase == "Starting"
     prepare = cluster.pods[cluster.name("prepare")]["spec"]
     (volume,) = (
-        held["name"]
-        for held in prepare["volumes"]
-        if held.get("persistentVolumeClaim") == {"claimName": "made"}
+        entry["name"]
+        for entry in prepare["volumes"]
+        if entry.get("persistentVolumeClaim") == {"claimName": "made"}
     )
     container = prepare["containers"][0]
-    mounts = {held["name"]: held for held in container["volumeMounts"]}
+    mounts = {entry["name"]: entry for entry in container["volumeMounts"]}
     assert (mounts[volume]["mountPath"], mounts[volume]["readOnly"]) == ("/volumes/made", True)
-    (settings,) = (held["value"] for held in container["env"] if held["name"] == ENV_SETTINGS)
+    (settings,) = (entry["value"] for entry in container["env"] if entry["name"] == ENV_SETTINGS)
     told = PodSettings.model_validate_json(settings)
     assert told.results == {"samples": PurePosixPath("/volumes/made/samples-2/result")}
 
 
-def test_rows_of_a_job_that_makes_none_are_refused() -> None:
+def test_rows_of_a_job_that_generates_none_are_rejected() -> None:
     view = JobView("samples", "2", phase="Succeeded", result=VolumeFolder("made", "x"))
     validation = {"data": {"demonstrations": {"source": {"job": {"name": "samples"}}}}}
     cluster = Cluster(sft(validation=validation), dependencies={"samples": view})
     cluster.settle()
-    place = "spec.validation.data.demonstrations.source.job.name"
-    assert f"{place}: must be a job that makes data: samples makes a policy" in cluster.message
+    path = "spec.validation.data.demonstrations.source.job.name"
+    assert f"{path}: must be a job that makes data: samples makes a policy" in cluster.message
 
 
-def test_the_deadline_counts_activity_only() -> None:
+def test_the_deadline_excludes_suspensions() -> None:
     cluster = Cluster(sft(lifecycle={"activeDeadlineSeconds": 100}))
     cluster.start()
     cluster.pass_time(60)
@@ -358,7 +358,7 @@ def test_the_deadline_counts_activity_only() -> None:
     assert all(pod["spec"].get("activeDeadlineSeconds") == 1 for pod in cluster.pods.values())
 
 
-def test_a_driver_that_does_not_end_holds_the_others_back_for_its_grace_only() -> None:
+def test_a_hanging_driver_delays_the_others_by_its_grace_period_only() -> None:
     cluster = Cluster(sft(lifecycle={"activeDeadlineSeconds": 100}))
     cluster.start()
     cluster.pass_time(100)
@@ -367,7 +367,7 @@ def test_a_driver_that_does_not_end_holds_the_others_back_for_its_grace_only() -
     assert {stop.name for stop in cluster.step().stop} == {"sft-nats", "sft-trainer-0"}
 
 
-def test_pods_that_never_began_are_deleted_at_the_end() -> None:
+def test_pods_that_never_started_are_deleted_at_the_end() -> None:
     cluster = _ppo()
     cluster.start()
     cluster.job["spec"]["rollout"] = {"replicas": 4, "minReplicas": 2}
@@ -377,7 +377,7 @@ def test_pods_that_never_began_are_deleted_at_the_end() -> None:
     assert [deletion.name for deletion in rendered.delete] == ["ppo-rollout-3"]
 
 
-def test_a_job_that_is_being_deleted_is_left_alone() -> None:
+def test_a_job_being_deleted_is_left_alone() -> None:
     cluster = Cluster(sft())
     cluster.start()
     before = copy.deepcopy(cluster.job["status"])
@@ -388,7 +388,7 @@ def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     assert (rendered.create, rendered.delete, rendered.stop, rendered.delete_job) == ((), (), (), False)
 
 
-def test_a_pod_whose_node_is_silent_is_given_up_after_its_grace() -> None:
+def test_a_pod_on_an_unreachable_node_is_force_deleted_after_its_grace_period() -> None:
     cluster = Cluster(sft())
     cluster.start()
     cluster.delete(cluster.name("trainer-0"))
@@ -402,7 +402,7 @@ def test_a_pod_whose_node_is_silent_is_given_up_after_its_grace() -> None:
     assert cluster.job["status"]["restarts"] == 0
 
 
-def test_a_status_that_says_the_same_is_not_written_again() -> None:
+def test_an_unchanged_status_is_not_patched() -> None:
     cluster = _ppo()
     cluster.start()
     writes = cluster.writes
@@ -433,7 +433,7 @@ def test_the_status_has_the_shape_that_the_sdk_reads() -> None:
     ]
 
 
-def test_what_the_driver_waits_for_is_told() -> None:
+def test_the_drivers_wait_reason_is_shown() -> None:
     cluster = Cluster(sft())
     cluster.start()
     cluster.progress = Progress(step=3, waiting_for="trainer, for 40 s")
@@ -441,7 +441,7 @@ def test_what_the_driver_waits_for_is_told() -> None:
     assert cluster.message == "waits for trainer, for 40 s"
 
 
-def test_every_transition_is_one_event() -> None:
+def test_every_transition_emits_one_event() -> None:
     cluster = Cluster(two_ranks())
     cluster.start()
     cluster.end(cluster.name("driver"), 0)
@@ -449,7 +449,7 @@ def test_every_transition_is_one_event() -> None:
     assert [event.reason for event in cluster.events] == ["Starting", "Running", "Succeeded"]
 
 
-def test_a_job_of_the_same_name_waits_until_the_old_ones_pods_are_gone() -> None:
+def test_a_job_of_the_same_name_waits_for_the_old_pods_to_be_deleted() -> None:
     old = Cluster(sft())
     old.start()
     cluster = Cluster(sft(), pods=copy.deepcopy(old.pods))

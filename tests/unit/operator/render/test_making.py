@@ -1,4 +1,4 @@
-"""A job that makes data: no trainer, and nobody waits for one."""
+"""Planning of a data generation job, which has no trainer."""
 
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import Json, alignment_job
@@ -17,7 +17,7 @@ def generate() -> Json:
     return alignment_job("drafts", spec)
 
 
-def test_its_life_has_no_trainer_in_it() -> None:
+def test_the_lifecycle_needs_no_trainer() -> None:
     cluster = Cluster(generate())
     cluster.settle()
     for _ in range(6):
@@ -29,9 +29,9 @@ def test_its_life_has_no_trainer_in_it() -> None:
         prepare = next((name for name in cluster.pods if "prepare" in name), None)
         if prepare is not None and cluster.pods[prepare]["status"]["phase"] == "Running":
             cluster.end(prepare, 0)
-    made = {name.removeprefix("drafts-") for name in cluster.made}
-    roles = {name.split("-")[0] for name in made}
-    assert {"prepare", "rollout", "driver", "nats"} == roles, made
+    created = {name.removeprefix("drafts-") for name in cluster.made}
+    roles = {name.split("-")[0] for name in created}
+    assert {"prepare", "rollout", "driver", "nats"} == roles, created
     assert cluster.job["status"]["phase"] == "Running"
     driver = next(name for name in cluster.pods if "driver" in name)
     cluster.end(driver, 0)

@@ -1,4 +1,4 @@
-"""What the schema cannot know, told by field and remedy."""
+"""Errors that the schema cannot express, with field and remedy."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ _CASES: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_it_is_told_and_nothing_is_made(case: str) -> None:
+def test_the_error_is_reported_and_nothing_is_created(case: str) -> None:
     job, message = _CASES[case]
     cluster = Cluster(job)
     cluster.settle()
@@ -73,13 +73,13 @@ def test_it_is_told_and_nothing_is_made(case: str) -> None:
     assert [event.reason for event in cluster.events] == ["Pending", "Invalid"]
 
 
-def test_an_absolute_path_is_one_in_the_image() -> None:
+def test_an_absolute_path_refers_to_the_image() -> None:
     cluster = Cluster(sft(policy={"model": {"path": "/models/base"}}))
     cluster.settle()
     assert cluster.phase == "Starting"
 
 
-def test_a_job_that_runs_is_left_alone_by_an_operator_that_knows_better() -> None:
+def test_a_running_job_is_left_alone_by_a_stricter_operator() -> None:
     cluster = Cluster(sft())
     cluster.start()
     cluster.job["spec"]["surprise"] = 1
@@ -92,7 +92,7 @@ def test_a_job_that_runs_is_left_alone_by_an_operator_that_knows_better() -> Non
     assert cluster.message == ""
 
 
-def test_a_job_is_read_whatever_kubernetes_adds_to_its_metadata() -> None:
+def test_unknown_metadata_of_kubernetes_is_ignored() -> None:
     job = sft()
     job["metadata"] |= {"aFieldOfTomorrow": {"x": 1}, "managedFields": [{"manager": "kubectl"}]}
     cluster = Cluster(job)

@@ -1,4 +1,4 @@
-"""What a pod gets from whom."""
+"""Contents of the pod manifests."""
 
 import json
 from dataclasses import replace
@@ -61,36 +61,36 @@ def test_every_mount_has_its_volume_and_every_volume_its_mount(job: Json) -> Non
         assert sorted(volumes) == sorted(mount["name"] for mount in _main(manifest)["volumeMounts"])
 
 
-def test_a_process_finds_the_others_by_name() -> None:
-    made = _pods(ppo())
-    driver = _settings(made["driver"])
+def test_a_process_addresses_its_peers_by_host_name() -> None:
+    created = _pods(ppo())
+    driver = _settings(created["driver"])
     assert driver.peers == {
         "trainer": "trainer-0.ppo-peers.team.svc:7070",
         "critic": "critic-0.ppo-peers.team.svc:7070",
     }
     assert driver.nats_host == "nats.ppo-peers.team.svc"
-    rank = _settings(made["trainer-1"])
+    rank = _settings(created["trainer-1"])
     assert (rank.rank, rank.world_size, rank.serves) == (1, 2, True)
     assert rank.rendezvous == "trainer-0.ppo-peers.team.svc:29500"
-    assert _settings(made["rollout-1"]).rendezvous is None
-    for name, manifest in made.items():
+    assert _settings(created["rollout-1"]).rendezvous is None
+    for name, manifest in created.items():
         assert f"{manifest['spec']['hostname']}.{manifest['spec']['subdomain']}.team.svc" == names.host(
             "ppo", "team", name
         )
 
 
-def test_only_the_volume_of_the_runs_is_written_to() -> None:
+def test_only_the_checkpoint_volume_is_writable() -> None:
     mounts = _main(_pods(sft())["trainer-0"])["volumeMounts"]
-    held = {mount["mountPath"]: mount.get("readOnly", False) for mount in mounts}
-    assert held["/volumes/runs"] is False
-    assert held["/volumes/data"] is True and held["/volumes/models"] is True
+    manifest = {mount["mountPath"]: mount.get("readOnly", False) for mount in mounts}
+    assert manifest["/volumes/runs"] is False
+    assert manifest["/volumes/data"] is True and manifest["/volumes/models"] is True
 
 
-def test_a_function_of_a_config_map_is_seen_by_its_reward_alone() -> None:
-    made = _pods(ppo())
+def test_a_config_map_function_is_mounted_by_its_reward_only() -> None:
+    created = _pods(ppo())
     with_function = [
         name
-        for name, manifest in made.items()
+        for name, manifest in created.items()
         if any(
             mount["mountPath"] == "/etc/kubealign/functions/rewards"
             for mount in _main(manifest)["volumeMounts"]
@@ -102,26 +102,26 @@ def test_a_function_of_a_config_map_is_seen_by_its_reward_alone() -> None:
 def test_the_certificate_is_the_roles_own() -> None:
     for name, role in (("trainer-1", "trainer"), ("prepare", "driver"), ("nats", "nats")):
         volume = next(
-            held for held in _pods(ppo())[name]["spec"]["volumes"] if held["name"] == "kubealign-credentials"
+            manifest for manifest in _pods(ppo())[name]["spec"]["volumes"] if manifest["name"] == "kubealign-credentials"
         )
         keys = {item["key"] for item in volume["projected"]["sources"][0]["secret"]["items"]}
         assert f"{role}-key.pem" in keys
         assert not any(key.endswith("-key.pem") for key in keys - {f"{role}-key.pem"})
 
 
-def test_the_bus_is_placed_as_the_job_is_but_is_none_of_its_models() -> None:
+def test_the_bus_is_scheduled_like_the_job_without_its_container_settings() -> None:
     job = ppo()
     job["spec"]["podTemplate"]["spec"]["containers"] = [
         {"name": "main", "image": "mine:1", "resources": {"limits": {"nvidia.com/gpu": 1}}}
     ]
-    made = _pods(job)
-    assert made["nats"]["spec"]["nodeSelector"] == {"pool": "gpu"}
-    assert _main(made["nats"])["image"] == PLATFORM.image
-    assert "limits" not in _main(made["nats"])["resources"]
-    assert _main(made["reward-helpful-0"])["image"] == "mine:1"
+    created = _pods(job)
+    assert created["nats"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+    assert _main(created["nats"])["image"] == PLATFORM.image
+    assert "limits" not in _main(created["nats"])["resources"]
+    assert _main(created["reward-helpful-0"])["image"] == "mine:1"
 
 
-def test_a_roles_template_is_laid_over_the_jobs_and_that_over_the_platforms() -> None:
+def test_templates_merge_in_the_order_platform_job_role() -> None:
     job = sft(
         podTemplate={
             "spec": {
@@ -157,7 +157,7 @@ def test_a_roles_template_is_laid_over_the_jobs_and_that_over_the_platforms() ->
     assert {"name": "code", "mountPath": "/srv"} in _main(trainer)["volumeMounts"]
 
 
-def test_a_limit_below_the_default_request_takes_its_place() -> None:
+def test_a_limit_replaces_the_default_request() -> None:
     job = sft(
         trainer={
             "podTemplate": {
@@ -175,14 +175,14 @@ def test_a_limit_below_the_default_request_takes_its_place() -> None:
     assert shared["emptyDir"] == {"medium": "Memory", "sizeLimit": "512Mi"}
 
 
-def test_what_the_platform_sets_aside_replaces_what_is_built_in() -> None:
+def test_platform_resources_replace_the_built_in_ones() -> None:
     platform = replace(PLATFORM, default_resources={"trainer": {"requests": {"cpu": "50m"}}})
-    made = _pods(sft(), platform)
-    assert _main(made["trainer-0"])["resources"] == {"requests": {"cpu": "50m"}}
-    assert "requests" in _main(made["driver"])["resources"]
+    created = _pods(sft(), platform)
+    assert _main(created["trainer-0"])["resources"] == {"requests": {"cpu": "50m"}}
+    assert "requests" in _main(created["driver"])["resources"]
 
 
-def test_a_template_cannot_change_what_pods_are_found_by() -> None:
+def test_a_template_cannot_change_selector_labels() -> None:
     job = sft()
     job["metadata"]["labels"] = {
         "kubealign.dev/job-uid": "another",
@@ -194,11 +194,11 @@ def test_a_template_cannot_change_what_pods_are_found_by() -> None:
     assert (labels["app.kubernetes.io/name"], labels["team"]) == ("kubealign", "a")
 
 
-def test_what_trains_together_is_one_group_of_the_queue() -> None:
-    made = _pods(ppo())
+def test_the_training_processes_form_one_pod_group() -> None:
+    created = _pods(ppo())
     grouped = {
         name: manifest["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"]
-        for name, manifest in made.items()
+        for name, manifest in created.items()
         if "kueue.x-k8s.io/pod-group-name" in manifest["metadata"]["labels"]
     }
     # Two of three rollout workers: those that the job has to have.
@@ -214,11 +214,11 @@ def test_what_trains_together_is_one_group_of_the_queue() -> None:
     }
     assert set(grouped.values()) == {"8"}
     assert all(
-        manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "align" for manifest in made.values()
+        manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "align" for manifest in created.values()
     )
 
 
-def test_without_a_queue_there_is_no_group() -> None:
+def test_without_a_queue_there_is_no_pod_group() -> None:
     job = ppo()
     job["metadata"]["labels"] = {}
     assert not any(
@@ -226,7 +226,7 @@ def test_without_a_queue_there_is_no_group() -> None:
     )
 
 
-def test_the_grace_of_a_pod_is_longer_than_its_processs_own() -> None:
+def test_the_pods_grace_period_exceeds_the_processs_own() -> None:
     job = sft(lifecycle={"gracePeriodSeconds": 45.5})
     assert _pods(job)["driver"]["spec"]["terminationGracePeriodSeconds"] == 51
 
@@ -256,7 +256,7 @@ _ENV = [{"name": "A", "value": "1"}]
         ({"env": ["odd"]}, {"env": ["odd", {"value": "x"}]}, {"env": ["odd", "odd", {"value": "x"}]}),
     ],
 )
-def test_a_patch_is_laid_over_a_pod(base: Json, patch: Json, result: Json) -> None:
+def test_strategic_merge(base: Json, patch: Json, result: Json) -> None:
     before = json.dumps([base, patch])
     assert merged(base, patch) == result
     assert json.dumps([base, patch]) == before

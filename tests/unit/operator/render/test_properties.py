@@ -1,4 +1,4 @@
-"""What holds of every answer, whatever is seen."""
+"""Invariants of every plan, for arbitrary observed states."""
 
 import copy
 import json
@@ -103,7 +103,7 @@ _terminated = st.fixed_dictionaries(
 
 @st.composite
 def _pods(draw: st.DrawFn, job: str) -> list[Json]:
-    found = {}
+    value = {}
     for process in draw(st.lists(st.sampled_from(_PROCESSES), max_size=8, unique=True)):
         metadata = {
             "name": f"{job}-{process}",
@@ -119,9 +119,9 @@ def _pods(draw: st.DrawFn, job: str) -> list[Json]:
         if draw(st.booleans()):
             metadata["deletionTimestamp"] = draw(_times)
         spec = {"nodeName": draw(st.sampled_from(["", "node-1"])), "containers": draw(_garbage)}
-        found[process] = {"metadata": metadata, "spec": spec, "status": draw(_status(_terminated))}
+        value[process] = {"metadata": metadata, "spec": spec, "status": draw(_status(_terminated))}
     return [
-        *found.values(),
+        *value.values(),
         *draw(st.lists(st.dictionaries(st.text(max_size=8), _garbage, max_size=3), max_size=2)),
     ]
 
@@ -130,9 +130,9 @@ def _pods(draw: st.DrawFn, job: str) -> list[Json]:
 def _past(draw: st.DrawFn) -> Any:
     if draw(st.integers(0, 9)) == 0:
         return draw(_garbage)
-    held: Json = {}
+    item: Json = {}
     if draw(st.booleans()):
-        held["phase"] = draw(st.sampled_from([phase.value for phase in JobPhase] + ["Odd"]))
+        item["phase"] = draw(st.sampled_from([phase.value for phase in JobPhase] + ["Odd"]))
     parts: dict[str, st.SearchStrategy[Any]] = {
         "startTime": _times,
         "completionTime": _times,
@@ -163,8 +163,8 @@ def _past(draw: st.DrawFn) -> Any:
     }
     for name, strategy in parts.items():
         if draw(st.booleans()):
-            held[name] = draw(strategy | _garbage)
-    return held
+            item[name] = draw(strategy | _garbage)
+    return item
 
 
 @st.composite
@@ -185,8 +185,8 @@ def _worlds(draw: st.DrawFn) -> tuple[Observed, datetime]:
     if draw(st.booleans()):
         job["spec"]["suspend"] = draw(st.booleans())
     if draw(st.integers(0, 4)) == 0:
-        place = draw(st.sampled_from([job, job["metadata"], job["spec"], job["spec"]["checkpoint"]]))
-        place[draw(st.sampled_from([*place, "odd"]))] = draw(_garbage)
+        position = draw(st.sampled_from([job, job["metadata"], job["spec"], job["spec"]["checkpoint"]]))
+        position[draw(st.sampled_from([*position, "odd"]))] = draw(_garbage)
     name = str(inside(job, "metadata", "name"))
     pods = tuple(pod_view(pod) for pod in draw(_pods(name)))
     views = st.sampled_from(
@@ -221,7 +221,7 @@ def _answer(observed: Observed, now: datetime) -> Rendered:
 
 @settings(**_WIDE)
 @given(_worlds())
-def test_it_answers_whatever_is_seen_and_twice_the_same(world: tuple[Observed, datetime]) -> None:
+def test_planning_never_raises_and_is_deterministic(world: tuple[Observed, datetime]) -> None:
     observed, now = world
     before = repr(observed)
     rendered = _answer(observed, now)
@@ -234,15 +234,15 @@ def test_it_answers_whatever_is_seen_and_twice_the_same(world: tuple[Observed, d
 
 @settings(**_WIDE)
 @given(_worlds())
-def test_no_pod_is_made_whose_name_is_taken_and_none_is_removed_twice(
+def test_no_pod_is_created_under_a_taken_name_and_none_is_deleted_twice(
     world: tuple[Observed, datetime],
 ) -> None:
     observed, now = world
     rendered = _answer(observed, now)
-    made = [held["metadata"]["name"] for held in rendered.create if held["kind"] == "Pod"]
-    assert not set(made) & {pod.name for pod in observed.pods}
-    assert len(made) == len(set(made))
-    removed = [(held.name, held.uid) for held in (*rendered.delete, *rendered.stop)]
+    created = [item["metadata"]["name"] for item in rendered.create if item["kind"] == "Pod"]
+    assert not set(created) & {pod.name for pod in observed.pods}
+    assert len(created) == len(set(created))
+    removed = [(item.name, item.uid) for item in (*rendered.delete, *rendered.stop)]
     assert len(removed) == len(set(removed))
     own = {(pod.name, pod.uid) for pod in observed.pods if pod.labels.get("kubealign.dev/job-uid") == UID}
     assert set(removed) <= own
@@ -250,12 +250,12 @@ def test_no_pod_is_made_whose_name_is_taken_and_none_is_removed_twice(
 
 @settings(**_WIDE)
 @given(_worlds())
-def test_a_job_that_has_ended_makes_nothing_and_stays_ended(world: tuple[Observed, datetime]) -> None:
+def test_a_finished_job_creates_nothing_and_stays_finished(world: tuple[Observed, datetime]) -> None:
     observed, now = world
     phase = _answer(observed, now).status.get("phase")
-    held = observed.job.get("status")
-    if isinstance(held, dict) and held.get("phase") in _FINAL:
-        assert phase == held["phase"]
+    item = observed.job.get("status")
+    if isinstance(item, dict) and item.get("phase") in _FINAL:
+        assert phase == item["phase"]
     if phase in _FINAL:
         rendered = _answer(observed, now)
         assert rendered.create == () and rendered.credentials is None
@@ -263,7 +263,7 @@ def test_a_job_that_has_ended_makes_nothing_and_stays_ended(world: tuple[Observe
 
 @settings(**_WIDE)
 @given(_worlds())
-def test_a_second_look_at_the_same_world_changes_nothing(world: tuple[Observed, datetime]) -> None:
+def test_a_second_reconcile_of_the_same_state_changes_nothing(world: tuple[Observed, datetime]) -> None:
     observed, now = world
     first = _answer(observed, now)
     again = Observed(
@@ -278,7 +278,7 @@ def test_a_second_look_at_the_same_world_changes_nothing(world: tuple[Observed, 
 
 @settings(max_examples=100, deadline=None)
 @given(_garbage)
-def test_garbage_is_no_job_and_no_pod(held: Any) -> None:
+def test_garbage_is_parsed_without_errors(held: Any) -> None:
     document = held if isinstance(held, dict) else {"spec": held, "metadata": held, "status": held}
     assert processes_of(document) == () and dependencies_of(document) == ()
     pod_view(document)
@@ -341,10 +341,10 @@ _HAPPENINGS = (
     job=st.sampled_from(["sft", "two-ranks", "ppo"]),
     story=st.lists(st.tuples(st.sampled_from(_HAPPENINGS), st.integers(0, 100)), max_size=25),
 )
-def test_whatever_happens_a_job_comes_to_its_end_once(job: str, story: list[tuple[str, int]]) -> None:
-    made = {"sft": sft, "two-ranks": two_ranks, "ppo": ppo}[job](lifecycle={"maxRestarts": 3})
+def test_a_job_finishes_once_under_any_sequence_of_faults(job: str, story: list[tuple[str, int]]) -> None:
+    created = {"sft": sft, "two-ranks": two_ranks, "ppo": ppo}[job](lifecycle={"maxRestarts": 3})
     done = JobView("sft", "1", phase="Succeeded", result=VolumeFolder("runs", "x"))
-    cluster = Cluster(made, dependencies={"sft": done})
+    cluster = Cluster(created, dependencies={"sft": done})
     cluster.step()
     tale = _Story(cluster)
     for what, whom in story:

@@ -1,4 +1,4 @@
-"""What dies is started again: whole, after a while, and not for ever."""
+"""The restart policy: failed units restart as a whole, with backoff, within a budget."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def _running(job: dict[str, object]) -> Cluster:
     return cluster
 
 
-def test_the_exit_of_a_rank_restarts_its_group_whole() -> None:
+def test_a_failed_rank_restarts_its_whole_group() -> None:
     cluster = _running(two_ranks())
     cluster.pass_time(100)
     cluster.end("two-ranks-trainer-1", 1, "RuntimeError: NCCL timed out")
@@ -23,7 +23,7 @@ def test_the_exit_of_a_rank_restarts_its_group_whole() -> None:
     # Written before anything is done about it, and once.
     assert cluster.job["status"]["attempts"] == {"trainer": 1}
     assert cluster.job["status"]["restarts"] == 1
-    assert [(held.name, held.grace_seconds) for held in rendered.delete] == [("two-ranks-trainer-0", 1)]
+    assert [(pod.name, pod.grace_seconds) for pod in rendered.delete] == [("two-ranks-trainer-0", 1)]
     assert rendered.create == ()
     assert cluster.message == (
         "trainer-1 ended with code 1: RuntimeError: NCCL timed out; starting trainer again "
@@ -48,7 +48,7 @@ def test_the_exit_of_a_rank_restarts_its_group_whole() -> None:
 
 
 @pytest.mark.parametrize(("attempt", "seconds"), [(1, 0.5), (2, 1.0), (4, 4.0), (7, 30.0), (9, 30.0)])
-def test_it_waits_longer_each_time(attempt: int, seconds: float) -> None:
+def test_the_backoff_grows(attempt: int, seconds: float) -> None:
     cluster = _running(sft())
     cluster.job["status"]["attempts"] = {"trainer-0": attempt - 1}
     cluster.pods["sft-trainer-0"]["metadata"]["labels"]["kubealign.dev/attempt"] = str(attempt - 1)
@@ -58,11 +58,11 @@ def test_it_waits_longer_each_time(attempt: int, seconds: float) -> None:
     assert rendered.delete == ()
     assert rendered.again_after == pytest.approx(seconds, abs=0.1)
     cluster.pass_time(seconds)
-    assert [held.name for held in cluster.step().delete] == ["sft-trainer-0"]
-    assert [held["metadata"]["name"] for held in cluster.step().create] == ["sft-trainer-0"]
+    assert [pod.name for pod in cluster.step().delete] == ["sft-trainer-0"]
+    assert [pod["metadata"]["name"] for pod in cluster.step().create] == ["sft-trainer-0"]
 
 
-def test_a_minute_of_health_makes_the_next_wait_short() -> None:
+def test_a_minute_of_uptime_resets_the_backoff() -> None:
     cluster = _running(sft())
     cluster.job["status"]["attempts"] = {"trainer-0": 7}
     cluster.pods["sft-trainer-0"]["metadata"]["labels"]["kubealign.dev/attempt"] = "7"
@@ -71,7 +71,7 @@ def test_a_minute_of_health_makes_the_next_wait_short() -> None:
     assert cluster.step().again_after == pytest.approx(0.5, abs=0.1)
 
 
-def test_a_budget_that_is_used_up_fails_the_job() -> None:
+def test_an_exhausted_budget_fails_the_job() -> None:
     cluster = _running(sft(lifecycle={"maxRestarts": 2}))
     for _ in range(3):
         assert cluster.phase == "Running"
@@ -90,7 +90,7 @@ def test_a_budget_that_is_used_up_fails_the_job() -> None:
     assert cluster.job["status"]["restarts"] == 2
 
 
-def test_a_job_without_restarts_fails_at_once() -> None:
+def test_a_budget_of_zero_fails_the_job_at_once() -> None:
     cluster = _running(sft(lifecycle={"maxRestarts": 0}))
     cluster.end("sft-nats", 139)
     cluster.settle()
@@ -99,7 +99,7 @@ def test_a_job_without_restarts_fails_at_once() -> None:
     )
 
 
-def test_what_a_restart_would_not_mend_fails_the_job_in_the_processs_own_words() -> None:
+def test_a_permanent_failure_fails_the_job_with_the_processs_message() -> None:
     cluster = _running(sft())
     cluster.end("sft-trainer-0", 78, "spec.policy.model: /volumes/models/base has no config.json")
     cluster.settle()
@@ -109,7 +109,7 @@ def test_what_a_restart_would_not_mend_fails_the_job_in_the_processs_own_words()
     assert cluster.job["status"]["restarts"] == 0
 
 
-def test_a_rank_that_says_why_after_its_group_was_given_up_is_heard() -> None:
+def test_a_late_permanent_failure_of_a_replaced_rank_still_counts() -> None:
     cluster = _running(two_ranks())
     cluster.end("two-ranks-trainer-1", 1)
     cluster.step()
@@ -119,7 +119,7 @@ def test_a_rank_that_says_why_after_its_group_was_given_up_is_heard() -> None:
 
 
 @pytest.mark.parametrize("process", ["trainer-0", "driver", "nats"])
-def test_a_pod_that_somebody_deletes_is_made_again_and_costs_nothing(process: str) -> None:
+def test_a_deleted_pod_is_recreated_without_counting(process: str) -> None:
     cluster = _running(sft())
     name = cluster.name(process)
     cluster.delete(name)
@@ -136,24 +136,24 @@ def test_a_pod_that_somebody_deletes_is_made_again_and_costs_nothing(process: st
     assert cluster.message == ""
 
 
-def test_a_rank_that_is_deleted_takes_the_others_with_it_and_costs_nothing() -> None:
+def test_a_deleted_rank_restarts_its_group_without_counting() -> None:
     cluster = _running(two_ranks())
     cluster.delete("two-ranks-trainer-0")
     rendered = cluster.step()
-    assert [held.name for held in rendered.delete] == ["two-ranks-trainer-1"]
+    assert [pod.name for pod in rendered.delete] == ["two-ranks-trainer-1"]
     cluster.finish_leaving()
     cluster.settle()
     assert cluster.made[-2:] == ["two-ranks-trainer-0", "two-ranks-trainer-1"]
     assert cluster.job["status"]["restarts"] == 0
 
 
-def test_a_rank_that_vanishes_unseen_takes_the_others_with_it() -> None:
+def test_a_rank_that_vanished_unobserved_restarts_its_group() -> None:
     cluster = _running(two_ranks())
     cluster.vanish("two-ranks-trainer-1")
-    assert [held.name for held in cluster.step().delete] == ["two-ranks-trainer-0"]
+    assert [pod.name for pod in cluster.step().delete] == ["two-ranks-trainer-0"]
 
 
-def test_ranks_that_were_never_whole_are_completed() -> None:
+def test_a_group_that_was_never_complete_is_completed() -> None:
     cluster = Cluster(two_ranks())
     cluster.refusals["two-ranks-trainer-1"] = "exceeded quota: gpus"
     cluster.settle()
@@ -164,7 +164,7 @@ def test_ranks_that_were_never_whole_are_completed() -> None:
     cluster.serve()
     rendered = cluster.step()
     assert cluster.message == "trainer-1: its pod was refused: exceeded quota: gpus"
-    assert [held["metadata"]["name"] for held in rendered.create] == ["two-ranks-trainer-1"]
+    assert [pod["metadata"]["name"] for pod in rendered.create] == ["two-ranks-trainer-1"]
     assert rendered.delete == ()
     cluster.refusals.clear()
     cluster.settle()
@@ -172,7 +172,7 @@ def test_ranks_that_were_never_whole_are_completed() -> None:
     assert "attempts" not in cluster.job["status"]
 
 
-def test_preparation_is_tried_again_and_its_success_is_remembered() -> None:
+def test_preparation_is_retried_and_its_success_is_remembered() -> None:
     cluster = Cluster(sft())
     cluster.settle()
     cluster.serve()
@@ -193,7 +193,7 @@ def test_preparation_is_tried_again_and_its_success_is_remembered() -> None:
     assert "prepare" not in cluster.short_names()
 
 
-def test_an_operator_that_has_seen_an_older_status_leaves_younger_pods_alone() -> None:
+def test_a_stale_status_does_not_replace_newer_pods() -> None:
     cluster = _running(sft())
     cluster.pass_time(10)
     cluster.end("sft-trainer-0", 1)
@@ -207,7 +207,7 @@ def test_an_operator_that_has_seen_an_older_status_leaves_younger_pods_alone() -
     assert cluster.job["status"]["attempts"] == {"trainer-0": 1}
 
 
-def test_of_two_dead_ranks_the_first_is_blamed() -> None:
+def test_the_first_of_two_failed_ranks_is_reported() -> None:
     cluster = _running(two_ranks())
     for seconds, name in ((5, "two-ranks-trainer-1"), (5, "two-ranks-trainer-0")):
         cluster.pass_time(seconds)
@@ -218,17 +218,17 @@ def test_of_two_dead_ranks_the_first_is_blamed() -> None:
     assert cluster.job["status"]["restarts"] == 1
 
 
-def test_a_dead_pod_that_is_deleted_by_hand_is_not_waited_for() -> None:
+def test_deleting_a_dead_pod_ends_the_backoff() -> None:
     cluster = _running(sft())
     cluster.pass_time(5)
     cluster.end("sft-trainer-0", 1)
     cluster.step()
     cluster.vanish("sft-trainer-0")
-    assert [held["metadata"]["name"] for held in cluster.step().create] == ["sft-trainer-0"]
+    assert [pod["metadata"]["name"] for pod in cluster.step().create] == ["sft-trainer-0"]
     assert cluster.job["status"]["restarts"] == 1
 
 
-def test_the_time_of_a_condition_is_that_of_its_change() -> None:
+def test_last_transition_time_changes_with_the_status_only() -> None:
     cluster = _running(sft())
     cluster.pass_time(500)
     cluster.end("sft-trainer-0", 1)
@@ -237,7 +237,7 @@ def test_the_time_of_a_condition_is_that_of_its_change() -> None:
     assert cluster.condition("Accepted")["lastTransitionTime"] == written(START)
 
 
-def test_ranks_start_again_together_when_the_last_of_the_old_ones_is_gone() -> None:
+def test_ranks_restart_together_after_the_last_old_pod_is_gone() -> None:
     cluster = _running(two_ranks())
     cluster.pass_time(5)
     cluster.end("two-ranks-trainer-0", 1)
@@ -251,7 +251,7 @@ def test_ranks_start_again_together_when_the_last_of_the_old_ones_is_gone() -> N
     assert cluster.made[-2:] == ["two-ranks-trainer-0", "two-ranks-trainer-1"]
 
 
-def test_a_worker_that_the_job_has_no_longer_cannot_fail_it() -> None:
+def test_a_surplus_worker_cannot_fail_the_job() -> None:
     done = JobView("sft", "1", phase="Succeeded", result=VolumeFolder("runs", "x"))
     cluster = Cluster(ppo(), dependencies={"sft": done})
     cluster.start()

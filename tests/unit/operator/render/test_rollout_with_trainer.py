@@ -1,10 +1,10 @@
-"""A job whose rollout workers live in the trainer's pods."""
+"""A job whose rollout workers run in the trainer's pods."""
 
 from support.rendering.cluster import Cluster
 from support.rendering.jobs import with_trainer
 
 
-def test_it_runs_without_pods_of_rollout_and_counts_those_of_the_trainer() -> None:
+def test_no_rollout_pods_are_created_and_trainer_pods_are_counted() -> None:
     cluster = Cluster(with_trainer())
     cluster.start()
     assert cluster.phase == "Running"
@@ -17,7 +17,7 @@ def test_it_runs_without_pods_of_rollout_and_counts_those_of_the_trainer() -> No
     assert {role["name"]: (role["replicas"], role["ready"]) for role in status["roles"]}["trainer"] == (2, 2)
 
 
-def test_a_lost_rank_takes_the_others_with_it_and_no_worker_is_missed_for_good() -> None:
+def test_a_lost_rank_restarts_the_group_and_all_workers_return() -> None:
     cluster = Cluster(with_trainer())
     cluster.start()
     cluster.end(cluster.name("trainer-1"), 137)

@@ -1,4 +1,4 @@
-"""Rollout workers of several pods: each starts and restarts as one, and counts as one."""
+"""Rollout workers of several pods: each starts, restarts and counts as one."""
 
 import json
 from typing import Any
@@ -25,11 +25,11 @@ def counted(cluster: Cluster) -> tuple[int, int]:
 
 def settings(cluster: Cluster, process: str) -> dict[str, Any]:
     container = cluster.pods[cluster.name(process)]["spec"]["containers"][0]
-    held: dict[str, Any] = json.loads(next(e["value"] for e in container["env"] if "SETTINGS" in e["name"]))
-    return held
+    pod: dict[str, Any] = json.loads(next(e["value"] for e in container["env"] if "SETTINGS" in e["name"]))
+    return pod
 
 
-def test_each_worker_has_its_own_place_to_meet_and_counts_once() -> None:
+def test_each_worker_has_its_own_rendezvous_and_counts_once() -> None:
     cluster = running()
     assert [name for name in cluster.short_names() if name.startswith("rollout")] == PODS
     for process, rank, leader in (("rollout-1", 0, "rollout-1"), ("rollout-1-r1", 1, "rollout-1")):
@@ -52,14 +52,14 @@ def test_a_worker_is_ready_when_all_of_its_pods_are() -> None:
     assert counted(cluster) == (2, 1)
 
 
-def test_a_pod_that_dies_takes_its_worker_with_it_and_no_other() -> None:
+def test_a_failed_pod_restarts_its_worker_and_no_other() -> None:
     cluster = running()
     cluster.pass_time(100)
     cluster.end("shared-rollout-0-r1", 1, "RuntimeError: connection reset")
     rendered = cluster.step()
     assert cluster.job["status"]["attempts"] == {"rollout-0": 1}
     assert cluster.job["status"]["restarts"] == 1
-    assert [(held.name, held.grace_seconds) for held in rendered.delete] == [("shared-rollout-0", 1)]
+    assert [(pod.name, pod.grace_seconds) for pod in rendered.delete] == [("shared-rollout-0", 1)]
     assert "starting rollout-0 again (1 of 10 restarts used)" in cluster.message
     cluster.settle()
     cluster.finish_leaving()
@@ -80,7 +80,7 @@ def test_scaling_adds_and_removes_whole_workers() -> None:
     cluster.settle()
     assert (counted(cluster), cluster.job["status"]["rolloutReplicas"]) == ((3, 3), 3)
     cluster.job["spec"]["rollout"]["replicas"] = 1
-    gone = [held.name for held in cluster.step().delete]
+    gone = [pod.name for pod in cluster.step().delete]
     assert gone == [f"shared-rollout-{name}" for name in ("2-r1", "2", "1-r1", "1")], (
         "the highest number goes first"
     )

@@ -1,4 +1,4 @@
-"""The teacher's pod: one of its own, laid over by its own template, with its model's volume."""
+"""The teacher's pod: its template and its model's volume."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from kubealign_operator.render.scene import Scene
 from support.rendering.jobs import PLATFORM, UID, sft
 
 
-def test_the_teacher_has_a_pod_of_its_own() -> None:
+def test_the_teacher_has_its_own_pod() -> None:
     template = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 2}}}]}}
     job = parse(
         sft(

@@ -1,4 +1,4 @@
-"""A job's pods may reach the world only where one of its trackers sends something there."""
+"""The NetworkPolicy allows all egress only when a tracker sends metrics out of the cluster."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ CASES: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("tracker", "sends"), CASES)
-def test_whether_a_tracker_sends(tracker: dict[str, Any], sends: bool) -> None:
+def test_online_trackers_open_the_egress(tracker: dict[str, Any], sends: bool) -> None:
     job = AlignmentJob.model_validate(
         sft(trackers=[{"name": "here", "jsonLines": {}}, {"name": "it"} | tracker])
     )

@@ -1,9 +1,9 @@
-// Requests to the REST API, beside which the page is served: under whatever prefix a proxy has put before both.
+// Client of the REST API. The API is addressed relative to the page, so that a proxy may add a prefix.
 
 const ROOT = new URL("../../", import.meta.url);
 const DEADLINE_MS = 20000;
 
-/** A request that ended other than well. `status` 0: nobody answered. */
+/** A failed request. `status` 0: no response. */
 export class ApiError extends Error {
   constructor(status, title, detail, errors = []) {
     super(detail || title);
@@ -13,7 +13,7 @@ export class ApiError extends Error {
   }
 }
 
-/** An address of the API: `path` below /api/v1, `query` pairs or an object. */
+/** A URL of the API: `path` below /api/v1, `query` pairs or an object. */
 export function address(path, query = []) {
   const url = new URL(`api/v1/${path}`, ROOT);
   const pairs = Array.isArray(query) ? query : Object.entries(query);
@@ -23,18 +23,18 @@ export function address(path, query = []) {
   return url;
 }
 
-/** A job's path below /api/v1, with what follows it. */
+/** The path of a job below /api/v1, with an optional suffix. */
 export function jobPath({ namespace, name }, rest = "") {
   const path = `namespaces/${encodeURIComponent(namespace)}/alignmentjobs/${encodeURIComponent(name)}`;
   return rest ? `${path}/${rest}` : path;
 }
 
-/** The answer to a GET, as JSON. Raises ApiError. */
+/** Send a GET request and return the JSON response. Throws ApiError. */
 export async function get(path, query, signal) {
   return (await answered(address(path, query), { signal })).json();
 }
 
-/** A request that changes something; the answer as JSON. Raises ApiError. */
+/** Send a request that changes something and return the JSON response. Throws ApiError. */
 export async function send(method, path, body, { query, type = "application/json" } = {}) {
   const options = { method, headers: {} };
   if (body !== undefined) {
@@ -46,7 +46,7 @@ export async function send(method, path, body, { query, type = "application/json
   return text ? JSON.parse(text) : {};
 }
 
-/** The answer's lines of JSON as they come, until its end or the signal's. Raises ApiError. */
+/** Yield the JSON lines of a response until it ends or the signal aborts. Throws ApiError. */
 export async function* jsonLines(path, query, signal) {
   const answer = await answered(address(path, query), { signal }, 0);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -60,12 +60,12 @@ export async function* jsonLines(path, query, signal) {
   }
 }
 
-/** Hand the token in once: the server answers with a cookie that scripts cannot read. Raises ApiError. */
+/** Exchange the token for a cookie that scripts cannot read. Throws ApiError. */
 export async function signIn(token) {
   await answered(address("session"), { method: "POST", headers: { "X-Kubealign-Token": token } });
 }
 
-/** Have the browser forget the token. Raises ApiError. */
+/** Delete the cookie. Throws ApiError. */
 export async function signOut() {
   await answered(address("session"), { method: "DELETE" });
 }
@@ -87,10 +87,10 @@ async function answered(url, options, deadline = DEADLINE_MS) {
 
 function away() {
   return new ApiError(0, "The dashboard does not answer",
-    "The dashboard does not answer. Is it still running, and is the network there?");
+    "The dashboard does not answer. Check that it is running and that the network works.");
 }
 
-// RFC 9457, or whatever a proxy in between has to say.
+// RFC 9457 problem details, or the response of a proxy.
 async function problem(answer) {
   let held = {};
   try {

@@ -1,4 +1,4 @@
-// One panel: a curve or bars, its legend that doubles as the read-out, a summary in words and a table.
+// One panel: curves or bars, a legend with current values, a text summary and a table.
 
 import { fill, h, newId } from "./dom.js";
 import { bytes, duration, number } from "./format.js";
@@ -16,8 +16,8 @@ const COLOURS = 8;
 const coarse = matchMedia("(pointer: coarse)");
 
 /**
- * `told`: {zoom(range or null), hover(x or null), pick(step), took(milliseconds of drawing)}. `update` takes the whole picture and draws it when
- * the panel is on the screen.
+ * `told`: callbacks {zoom(range or null), hover(x or null), pick(step), took(milliseconds of drawing)}. `update` takes
+ * the complete picture and draws it when the panel is on the screen.
  */
 export class Chart {
   constructor(panel, told) {
@@ -56,7 +56,7 @@ export class Chart {
     if (this._seen) this._draw();
   }
 
-  /** Show the figures at this place of the x axis; null: the newest ones. */
+  /** Show the values at this position of the x axis; null: the newest values. */
   point(x) {
     const { rows, xs } = this._picture;
     this._drawLegend(readings(this.panel, rows, xs, x ?? Infinity));
@@ -174,7 +174,7 @@ function written(value, panel) {
   return panel.unit.startsWith("seconds") ? duration(value) : number(value);
 }
 
-// A constant would be drawn as rounding noise, as high as the panel.
+// Without this a constant would be drawn as rounding noise over the full height.
 function flat(traces, log) {
   const values = traces.flatMap(({ y }) => y).filter((value) => Number.isFinite(value));
   const [low, high] = [Math.min(...values), Math.max(...values)];

@@ -1,4 +1,4 @@
-// What one can do to all curves at once.
+// Controls for all curves at once.
 
 import { get } from "./api.js";
 import { fill, h, newId } from "./dom.js";
@@ -64,7 +64,7 @@ function rounded(value, digits) {
   return String(Math.max(0, Number(value.toFixed(digits))));
 }
 
-// The second job is found by part of its name; NAMESPACE/NAME is taken as it is.
+// The second job is searched by part of its name; NAMESPACE/NAME is used verbatim.
 function overlayBox(ref, choose) {
   const offers = h("datalist", { id: newId("offers") });
   let timer;

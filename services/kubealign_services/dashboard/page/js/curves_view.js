@@ -1,4 +1,4 @@
-// All figures of a job, small panels on one x axis.
+// All metrics of a job as small panels on a shared x axis.
 
 import { Chart } from "./chart.js";
 import { curveTools } from "./curve_tools.js";
@@ -21,7 +21,7 @@ export class CurvesView {
     this._go = go;
     this._charts = new Map();
     this._range = null;
-    /** Milliseconds that the last round of drawing took. */
+    /** Duration of the last drawing round in milliseconds. */
     this._cost = 0;
     this._tools = curveTools(store.ref, {
       axis: (axis) => {
@@ -49,7 +49,7 @@ export class CurvesView {
     this._draw();
   }
 
-  /** Bring the panel of this figure before the eyes; false where no panel has it. */
+  /** Scroll to the panel of this metric; false when no panel shows it. */
   reveal(name) {
     const panel = panelOf(name, [...this._charts.values()].map((chart) => chart.panel));
     if (!panel) return false;
@@ -86,8 +86,8 @@ export class CurvesView {
     this._draw();
   }
 
-  // A fast job reports many steps a second, and a slider moves faster than that: drawing leaves most of the time
-  // to the reader's own clicks, however slow the machine is.
+  // A fast job reports many steps per second, and a slider moves even faster: drawing is throttled so that user input
+  // gets most of the time, however slow the machine is.
   _soon() {
     this._timer ??= setTimeout(() => {
       this._timer = undefined;
@@ -157,7 +157,7 @@ function ends(xs) {
   return xs.length ? [xs[0], xs[xs.length - 1]] : [];
 }
 
-// A single step still gets an axis with a width.
+// A single step still gets an axis of nonzero width.
 function wide(xs) {
   const [low, high] = [Math.min(...xs), Math.max(...xs)];
   const margin = (high - low) * 0.01 || 0.5;

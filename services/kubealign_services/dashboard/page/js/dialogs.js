@@ -1,11 +1,11 @@
-// Questions before something is done.
+// Confirmation dialogs.
 
 import { h, newId } from "./dom.js";
 import { button, failure } from "./pieces.js";
 
 /**
- * Ask, and do it when confirmed. `body`: nodes to show; `act`: what is awaited, its error shown in the dialog.
- * Returns whether it was done.
+ * Ask for confirmation, then await `act`; its error is shown in the dialog. `body`: nodes to show.
+ * Returns true when `act` has succeeded.
  */
 export function ask({ title, body, confirm, kind = "primary", act, wide = false }) {
   return new Promise((resolve) => {

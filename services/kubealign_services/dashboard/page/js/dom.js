@@ -1,9 +1,9 @@
-// Elements. Data reaches the document as text nodes and attributes only: there is no way in for markup.
+// DOM helpers. Data enters the document only as text nodes and attributes, never as markup.
 
 /**
- * An element. `attributes`: strings and numbers are attributes, booleans set or leave them out; `on` holds
+ * Create an element. `attributes`: strings and numbers become attributes, booleans set or omit them; `on` holds
  * listeners, `data` the data-* attributes, `vars` CSS custom properties. Children: nodes, texts, lists of them;
- * null and false are left out.
+ * null and false are omitted.
  */
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -24,19 +24,19 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** The children that are there, in one flat list; numbers become text. */
+/** Flatten the children, without null and false; numbers become text. */
 export function kept(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false)
     .map((child) => (child instanceof Node ? child : String(child)));
 }
 
-/** Put these in place of all that is in `parent`. */
+/** Replace all children of `parent`. */
 export function fill(parent, ...children) {
   parent.replaceChildren(...kept(children));
   return parent;
 }
 
-/** Say it to a screen reader, without moving anything. */
+/** Announce a text to screen readers without moving the focus. */
 export function say(text) {
   const place = document.getElementById("spoken");
   if (place.textContent !== text) place.textContent = text;
@@ -44,7 +44,7 @@ export function say(text) {
 
 let made = 0;
 
-/** An id that no other element has. */
+/** A unique element id. */
 export function newId(prefix) {
   made += 1;
   return `${prefix}-${made}`;

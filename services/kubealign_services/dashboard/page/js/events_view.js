@@ -1,4 +1,4 @@
-// What has happened to the job, newest first.
+// Kubernetes events of the job, newest first.
 
 import { get, jobPath } from "./api.js";
 import { fill, h } from "./dom.js";

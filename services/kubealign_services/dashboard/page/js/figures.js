@@ -1,9 +1,9 @@
-// Which figures are drawn together, in which order. Pure. docs/metrics.md says what each means.
+// Panels of metrics and their order. Pure. docs/metrics.md describes each metric.
 
-/** Panels in groups. `match`: names, or patterns over them; `raw`: its few points are not smoothed. */
+/** Panels in groups. `match`: metric names or patterns; `raw`: few points, not smoothed. */
 const PANELS = [
   { group: "Learning", id: "reward", title: "Reward by source", match: ["reward/mean", /^reward\/[^/]+\/mean$/] },
-  { group: "Learning", id: "kl", title: "KL to the reference", unit: "nats a token", match: ["kl/reference"] },
+  { group: "Learning", id: "kl", title: "KL to the reference", unit: "nats per token", match: ["kl/reference"] },
   { group: "Learning", id: "entropy", title: "Entropy", unit: "nats", match: ["policy/entropy"] },
   { group: "Learning", id: "length", title: "Response length", unit: "tokens",
     match: ["response/length", "response/length_max"] },
@@ -23,10 +23,10 @@ const PANELS = [
   { group: "Update", id: "variance", title: "Explained variance", match: ["critic/explained_variance"] },
   { group: "Update", id: "rate", title: "Learning rate",
     match: ["trainer/learning_rate", "critic/learning_rate"], raw: true },
-  { group: "Time", id: "phases", title: "Time by phase", unit: "seconds a step", kind: "stacked",
+  { group: "Time", id: "phases", title: "Time by phase", unit: "seconds per step", kind: "stacked",
     match: [...["generate", "score", "values", "logprobs", "train", "refit"].map((name) => `seconds/${name}`),
       /^seconds\/(?!step$)/] },
-  { group: "Time", id: "throughput", title: "Throughput", unit: "tokens a second", match: ["tokens_per_second"] },
+  { group: "Time", id: "throughput", title: "Throughput", unit: "tokens per second", match: ["tokens_per_second"] },
   { group: "Time", id: "refit-seconds", title: "Refit: seconds", unit: "seconds",
     match: ["seconds/refit", /^refit\/.*seconds$/] },
   { group: "Time", id: "refit-bytes", title: "Refit: bytes", unit: "bytes", match: ["refit/bytes"], raw: true },
@@ -45,7 +45,7 @@ const PANELS = [
 const NOT_DRAWN = new Set(["time", "seconds/step", "weights/version"]);
 const MOST_LINES = 8;
 
-/** The panels that these names fill, each with its `names`; what no panel has comes last, one panel a prefix. */
+/** The panels of these metrics, each with its `names`; unmatched metrics come last, one panel per prefix. */
 export function panelsFor(names) {
   const taken = new Set(NOT_DRAWN);
   const panels = [];
@@ -68,7 +68,7 @@ function others(names) {
   const byPrefix = new Map();
   for (const name of names) byPrefix.set(prefix(name), [...(byPrefix.get(prefix(name)) ?? []), name]);
   return [...byPrefix].map(([title, held]) => ({
-    group: "Other figures", id: `other-${title}`, title, unit: "", kind: "lines", names: held.slice(0, MOST_LINES),
+    group: "Other metrics", id: `other-${title}`, title, unit: "", kind: "lines", names: held.slice(0, MOST_LINES),
   }));
 }
 
@@ -76,14 +76,14 @@ function prefix(name) {
   return name.includes("/") ? name.slice(0, name.lastIndexOf("/")) : name;
 }
 
-/** A figure's name within its panel: without what all the panel's names begin with. */
+/** The short name of a metric within its panel, without the common prefix. */
 export function label(name, panel) {
   if (panel.id === "reward") return name === "reward/mean" ? "reward of the job" : name.split("/")[1];
   if (panel.kind === "stacked") return name.replace("seconds/", "");
   return name.replaceAll("_", " ").replace(/^(val|refit|data|response|rollout)\//, "").replace("/", " ");
 }
 
-/** The panel that shows this figure, or null. */
+/** The panel that shows this metric, or null. */
 export function panelOf(name, panels) {
   return panels.find((panel) => panel.names.includes(name)) ?? null;
 }

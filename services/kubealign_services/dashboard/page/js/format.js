@@ -1,6 +1,6 @@
-// Numbers, times and sizes as people read them. Pure.
+// Formats numbers, times and sizes for display. Pure.
 
-/** A figure in at most about seven characters; a dash where there is none. */
+/** A number in at most about seven characters; a dash for a missing one. */
 export function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
@@ -16,7 +16,7 @@ export function number(value) {
   return text.replace("-", "−");
 }
 
-/** A whole number with its thousands set apart. */
+/** An integer with thousands separators. */
 export function count(value) {
   return value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-GB");
 }
@@ -37,7 +37,7 @@ function pair(large, largeUnit, small, smallUnit) {
   return small ? `${large} ${largeUnit} ${small} ${smallUnit}` : `${large} ${largeUnit}`;
 }
 
-/** How long ago a time of the API was, in its largest unit: 42s, 5m, 3h, 12d; as kubectl says it. */
+/** The age of an API timestamp in its largest unit, as in kubectl: 42s, 5m, 3h, 12d. */
 export function age(time, now) {
   const then = Date.parse(time ?? "");
   if (Number.isNaN(then)) return "–";
@@ -61,18 +61,18 @@ export function bytes(value) {
   return `${unit === 0 || size >= 100 ? Math.round(size) : size.toFixed(1)} ${units[unit]}`;
 }
 
-/** A share as per cent. */
+/** A fraction as percentage. */
 export function share(value) {
   return value === null || value === undefined ? "–" : `${number(value * 100)} %`;
 }
 
-/** A text on one line, cut at `most` characters. */
+/** The text on one line, truncated to `most` characters. */
 export function excerpt(text, most) {
   const line = (text ?? "").replace(/\s+/g, " ").trim();
   return line.length <= most ? line : `${line.slice(0, most - 1)}…`;
 }
 
-/** The local clock time of a time of the API, with the date where it is not today's. */
+/** The local time of an API timestamp, with the date unless it is today. */
 export function clock(time, now) {
   const then = new Date(time ?? "");
   if (Number.isNaN(then.getTime())) return "–";

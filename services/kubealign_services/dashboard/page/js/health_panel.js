@@ -1,4 +1,4 @@
-// What looks sick, in words, and what people do about it.
+// Health findings of the job with their remedies.
 
 import { get, jobPath } from "./api.js";
 import { fill, h, say } from "./dom.js";
@@ -8,7 +8,7 @@ import { button } from "./pieces.js";
 const AGAIN_MS = 8000;
 
 export class HealthPanel {
-  /** `reveal(metric)` shows the curve of a figure. */
+  /** `reveal(metric)` shows the curve of a metric. */
   constructor(store, reveal) {
     this._store = store;
     this._reveal = reveal;
@@ -40,7 +40,7 @@ export class HealthPanel {
       this._draw(items);
     } catch (error) {
       if (!this._over.signal.aborted && !this.element.firstChild) {
-        fill(this.element, h("p", { class: "quiet" }, `Its health is not known: ${error.message}`));
+        fill(this.element, h("p", { class: "quiet" }, `The health checks failed: ${error.message}`));
       }
     }
   }
@@ -52,7 +52,7 @@ export class HealthPanel {
     const open = new Set([...this.element.querySelectorAll("details[open]")].map((one) => one.dataset.title));
     const first = !this.element.firstChild;
     if (!findings.length) {
-      fill(this.element, h("p", { class: "well" }, icon("Succeeded"), "Nothing looks sick."));
+      fill(this.element, h("p", { class: "well" }, icon("Succeeded"), "No problems found."));
       return;
     }
     fill(this.element, h("ul", {}, findings.map((finding) => h("li", {}, this._finding(finding, open)))));

@@ -1,4 +1,4 @@
-// Small drawings that stand beside a word; a screen reader hears the word alone.
+// Icons shown next to a word and hidden from screen readers.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -17,7 +17,7 @@ const PATHS = {
   sun: ["path", { d: "M8 5a3 3 0 1 0 .01 0M8 1v1.6M8 13.4V15M1 8h1.6M13.4 8H15M3 3l1.2 1.2M11.8 11.8L13 13M3 13l1.2-1.2M11.8 4.2L13 3" }],
 };
 
-/** The drawing of this name, as high as the text; an empty circle for a name it does not know. */
+/** The icon of this name at text height; an empty circle for an unknown name. */
 export function icon(name) {
   const [tag, attributes] = PATHS[name] ?? ["circle", { cx: 8, cy: 8, r: 5.5 }];
   const svg = document.createElementNS(SVG, "svg");

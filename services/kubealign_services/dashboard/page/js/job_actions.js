@@ -1,4 +1,4 @@
-// What can be done to a job.
+// Buttons that act on a job.
 
 import { jobPath, send } from "./api.js";
 import { ask } from "./dialogs.js";
@@ -6,7 +6,7 @@ import { h, say } from "./dom.js";
 import { button, field } from "./pieces.js";
 import { possible } from "./progress.js";
 
-/** The buttons that fit the job's state. `failed` hears why something did not work. */
+/** The buttons for the job's state. `failed` receives the error of an action. */
 export function actions(app, store, failed) {
   if (app.readOnly || !store.resource) return [];
   const can = possible(store.resource);
@@ -31,14 +31,14 @@ function scale(store) {
     value: spec.rollout?.replicas ?? status?.rolloutReplicas ?? 1 });
   return ask({
     title: `Scale ${store.ref.name}`,
-    body: h("div", {}, h("p", {}, "Rollout workers come and go while the job runs; what one of them held is done again by another."),
+    body: h("div", {}, h("p", {}, "Rollout workers are added or removed while the job runs; unfinished work of a removed worker is repeated by another."),
       field("Rollout workers", replicas)),
     confirm: "Scale",
     act: async () => {
       const path = jobPath(store.ref, "scale");
       await send("PUT", path, { apiVersion: "autoscaling/v1", kind: "Scale", metadata: store.ref,
         spec: { replicas: replicas.valueAsNumber } });
-      say(`${replicas.value} rollout workers are wanted`);
+      say(`${replicas.value} rollout workers requested`);
     },
   });
 }
@@ -48,8 +48,8 @@ async function remove(app, store) {
   const done = await ask({
     title: `Delete ${store.ref.name}?`,
     body: h("p", {}, local
-      ? "Its processes end, and its folder goes with all commits and its result. This cannot be undone."
-      : "Its pods end, and its figures go. Volumes stay, with the commits and the result on them."),
+      ? "Its processes are stopped, and its run directory is deleted with all checkpoints and the result. This cannot be undone."
+      : "Its pods are stopped, and its metrics are deleted. Volumes stay, with the checkpoints and the result."),
     confirm: "Delete",
     kind: "danger",
     act: () => send("DELETE", jobPath(store.ref)),

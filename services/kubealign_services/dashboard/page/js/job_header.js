@@ -1,4 +1,4 @@
-// The top of a job's page: what it is, how far it is, what it says.
+// The header of a job's page: name, phase, progress, message and key values.
 
 import { fill, h, say } from "./dom.js";
 import { age, clock, duration, number } from "./format.js";
@@ -52,7 +52,7 @@ export class JobHeader {
     this._drawConditions(status.conditions ?? []);
   }
 
-  // The buttons stay as they are while the phase does, or they would be taken from under a finger.
+  // The buttons are only replaced when the phase changes: the user may be about to press one.
   _drawPhase(phase, resource) {
     const key = `${phase} ${resource.spec?.suspend ?? false}`;
     if (key === this._phase) return;

@@ -1,4 +1,4 @@
-// A job's page: header, health, and one of its parts at a time; samples may stand beside the curves.
+// A job's page: header, health and tabs; samples may be shown next to the curves.
 
 import { CurvesView } from "./curves_view.js";
 import { fill, h, say } from "./dom.js";
@@ -71,7 +71,7 @@ export class JobPage {
     });
   }
 
-  _gone(words = "The job is gone: somebody has deleted it.") {
+  _gone(words = "The job has been deleted.") {
     this.close();
     this._app.live("closed");
     say(words);
@@ -91,7 +91,7 @@ export class JobPage {
     return this._views.get(tab);
   }
 
-  // A step that was clicked in the curves: its samples, without losing sight of the curves.
+  // Clicking a step in the curves shows its samples next to them.
   _showBeside(state) {
     const wanted = state.tab === "curves" && state.step !== null;
     this._beside.hidden = !wanted;
@@ -101,7 +101,7 @@ export class JobPage {
     this._panel ??= new SamplesView(this._store, this._go, { beside: true });
     if (first) fill(this._beside, this._panel.element);
     this._panel.show(state);
-    // Below the curves, on a narrow screen, nobody would notice that something has come.
+    // On a narrow screen the panel is below the curves and easy to miss.
     if (this._stepShown !== state.step && matchMedia("(max-width: 1099px)").matches) this._beside.scrollIntoView();
     this._stepShown = state.step;
   }

@@ -1,11 +1,11 @@
-// One job as it is known so far: its resource, figures and roles.
+// The state of one job: resource, metrics and processes.
 
 import { jobPath } from "./api.js";
 import { LiveStream } from "./live.js";
 import { StepSeries } from "./steps.js";
 
 /**
- * Events: "resource", "metrics", "roles", "samples" (detail: the new ones, without tokens), "state" (of the
+ * Events: "resource", "metrics", "roles", "samples" (detail: new samples, without tokens), "state" (of the
  * stream), "gone" and "refused" (detail: the error).
  */
 export class JobStore extends EventTarget {
@@ -19,7 +19,7 @@ export class JobStore extends EventTarget {
     this._over = new AbortController();
   }
 
-  /** Follow: the stream tells first all that was, then what comes. */
+  /** Follow the job: the stream first delivers all past entries, then new ones. */
   start() {
     this._stream = new LiveStream(jobPath(this.ref, "stream"), {}, jobPath(this.ref), {
       job: (resource) => this._took("resource", () => { this.resource = resource; }),
@@ -35,7 +35,7 @@ export class JobStore extends EventTarget {
     this._stream?.close();
   }
 
-  /** What an action has answered with. */
+  /** Take over the resource from an action's response. */
   replace(resource) {
     if (resource?.metadata?.name === this.ref.name) this._took("resource", () => { this.resource = resource; });
   }

@@ -1,4 +1,4 @@
-// The list's filters.
+// The filters of the job list.
 
 import { ALGORITHMS } from "./algorithms.js"; // made by the server
 import { get } from "./api.js";
@@ -9,7 +9,7 @@ import { field, select } from "./pieces.js";
 const PHASES = ["Pending", "Starting", "Running", "Suspending", "Suspended", "Succeeded", "Failed"];
 const TYPING_MS = 250;
 
-/** {element, show(state), learn(namespaces), focus()}; `change` gets the part of the list's state that is chosen anew. */
+/** {element, show(state), learn(namespaces), focus()}; `change` receives the changed part of the list's state. */
 export function filters(app, change) {
   const search = text("search", "Part of a name", (value) => change({ search: value }));
   search.setAttribute("aria-keyshortcuts", "/");
@@ -43,7 +43,7 @@ export function filters(app, change) {
       on: { click: () => change({ phases: pressed ? others : [...others, phase] }) } }, icon(phase), phase);
   }
 
-  // Namespaces come into being while the list is open: those of jobs that are seen are offered too.
+  // Namespaces appear while the list is open: those of listed jobs are offered as well.
   function learn(more) {
     const known = [...new Set([...names, ...more])].sort();
     if (known.length === names.length) return;
@@ -59,7 +59,7 @@ export function filters(app, change) {
   return { element, show, learn, focus: () => search.focus() };
 }
 
-// A box that is open, or has the focus, is not put anew under the user's hands.
+// A select box is only replaced when it has changed: the user may have it open or focused.
 function keep(place, box) {
   const held = place.firstChild;
   const same = held && held.value === box.value && held.options.length === box.options.length;
@@ -81,7 +81,7 @@ function text(type, placeholder, change) {
       clearTimeout(timer);
       timer = setTimeout(tell, TYPING_MS);
     },
-    // Whoever goes on to the next field does not wait.
+    // Leaving the field applies the value without delay.
     change: tell,
   } });
 }

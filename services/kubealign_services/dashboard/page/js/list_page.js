@@ -1,4 +1,4 @@
-// The list of jobs: filters, a table, pages. What it shows is in the address; the server does the work.
+// The job list: filters, table, pages. Its state is in the URL; filtering and sorting happen on the server.
 
 import { get } from "./api.js";
 import { fill, h, say } from "./dom.js";
@@ -13,7 +13,7 @@ const PAGE = 50;
 const AGAIN_MS = 1500;
 const AGES_MS = 10000;
 
-/** A view: `element`, `show(state)`, `close()`. `go(state)` changes the address. */
+/** A view: `element`, `show(state)`, `close()`. `go(state)` changes the URL. */
 export class ListPage {
   constructor(app) {
     this._app = app;
@@ -63,7 +63,7 @@ export class ListPage {
     }, (state, error) => (state === "refused" ? this._app.refused(error) : this._app.live(state)));
   }
 
-  // Many changes at once cost one request.
+  // A burst of changes causes one request.
   _again() {
     this._soon ??= setTimeout(() => {
       this._soon = undefined;

@@ -1,4 +1,4 @@
-// The rows of the list. A row that changes is changed where it stands, so that focus and selection stay.
+// The rows of the job list. Changed rows are updated in place, which keeps focus and selection.
 
 import { fill, h } from "./dom.js";
 import { age, excerpt, number } from "./format.js";
@@ -14,7 +14,7 @@ const COLUMNS = [
 ];
 
 export class JobRows {
-  /** `sorted` is called with another order: name, -created, ... */
+  /** `sorted` is called with the new order: name, -created, ... */
   constructor(sorted) {
     this._sorted = sorted;
     this._held = new Map();
@@ -43,7 +43,7 @@ export class JobRows {
     }
   }
 
-  /** Take a job's new state in; false for one that is not on this page. */
+  /** Update a job; false when it is not on this page. */
   update(resource) {
     const row = this._held.get(key(resource));
     if (row === undefined) return false;

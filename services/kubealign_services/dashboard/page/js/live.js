@@ -1,4 +1,4 @@
-// Server-sent events that go on after a cut where they ended.
+// A stream of server-sent events that resumes after a disconnection.
 
 import { address, get } from "./api.js";
 
@@ -7,12 +7,12 @@ const LONGEST_WAIT_MS = 15000;
 const HIDDEN_MS = 30000;
 
 /**
- * A stream of events: `handlers` by event name, each called with the parsed data. `probe`: a path that answers
- * where the stream does, to ask why it was cut. `onState` hears "connecting", "live", "reconnecting" and "closed",
- * and "refused" with the error when there is nothing to wait for: no right to it, or no such job.
+ * A stream of events. `handlers`: by event name, each called with the parsed data. `probe`: a path whose response
+ * tells why the stream failed. `onState` receives "connecting", "live", "reconnecting" and "closed", and "refused"
+ * with the error when a retry is of no use: a missing right, or a missing job.
  *
- * A browser opens six connections to a server, of all tabs together: a tab that has been hidden for half a minute
- * gives its own back, and goes on from the last event when it is looked at again.
+ * A browser opens six connections to a server over all tabs: a tab that has been hidden for half a minute closes
+ * its own, and resumes from the last event when it is shown again.
  */
 export class LiveStream {
   constructor(path, query, probe, handlers, onState = () => {}) {
@@ -61,7 +61,7 @@ export class LiveStream {
     }
   }
 
-  // EventSource tries again by itself after some errors, and gives up after others: one rule for all of them.
+  // EventSource retries after some errors and gives up after others: here one rule applies to all.
   _cut() {
     if (this._ended) return;
     this._shut();
@@ -73,7 +73,7 @@ export class LiveStream {
     this._wait = Math.min(LONGEST_WAIT_MS, this._wait * 2);
   }
 
-  // An EventSource does not say why it failed; a plain request does.
+  // An EventSource does not report why it failed; a plain request does.
   async _ask() {
     try {
       await get(this._probe);

@@ -1,9 +1,9 @@
-// One line of a process's log. Pure.
+// Parses a line of a process's log. Pure.
 
 const KNOWN = new Set(["time", "timestamp", "level", "severity", "message", "msg", "event", "job", "role", "process",
   "logger", "name", "namespace"]);
 
-/** {time, level, text, rest}: of a JSON line its fields, of any other line the text alone. */
+/** {time, level, text, rest} from the fields of a JSON line; text alone for any other line. */
 export function readLine(text) {
   let held;
   try {
@@ -28,7 +28,7 @@ function clock(time) {
   return Number.isNaN(date.getTime()) ? "" : date.toLocaleTimeString("en-GB");
 }
 
-/** True where the line, or its process, has the words, whatever their case. */
+/** True when the line or its process contains the words, case-insensitive. */
 export function matches(line, words) {
   const held = `${line.process} ${line.text}`.toLowerCase();
   return words.toLowerCase().split(/\s+/).every((word) => held.includes(word));

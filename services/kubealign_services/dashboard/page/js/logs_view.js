@@ -1,4 +1,4 @@
-// What the processes write, as it comes.
+// Live logs of the processes.
 
 import { jobPath, jsonLines } from "./api.js";
 import { fill, h } from "./dom.js";
@@ -40,7 +40,7 @@ export class LogsView {
     if (!this._reading) this._load();
   }
 
-  /** It is no longer on the screen: give the connection back. */
+  /** Close the connection while the view is hidden. */
   leave() {
     this._reading?.abort();
     this._reading = null;
@@ -80,11 +80,11 @@ export class LogsView {
         if (reading.signal.aborted) return;
         this._take({ process: String(line.process), text: String(line.text) });
       }
-      this._said.textContent = this._lines.length ? "This is the end." : "Nothing was written yet.";
+      this._said.textContent = this._lines.length ? "End of the log." : "No log lines yet.";
     } catch (error) {
       if (reading.signal.aborted) return;
-      fill(this._said, "The lines end here. ");
-      this._said.append(failure(error.status === undefined ? { message: "The connection was cut." } : error,
+      fill(this._said, "The stream ended. ");
+      this._said.append(failure(error.status === undefined ? { message: "The connection was lost." } : error,
         () => this._load()));
     }
   }

@@ -1,4 +1,4 @@
-// The page's frame: the bar at the top, which view the address asks for, and who is there.
+// The page's frame: top bar, routing and session.
 
 import { get, signOut } from "./api.js";
 import { fill, h, say } from "./dom.js";
@@ -23,7 +23,7 @@ class App {
     addEventListener("hashchange", () => this._route());
   }
 
-  /** Who is there, then what the address asks for. */
+  /** Load the session, then show the view of the URL. */
   async begin() {
     try {
       this.session = await get("session");
@@ -42,28 +42,28 @@ class App {
     return this.session?.readOnly !== false;
   }
 
-  /** Show this state, under an address of its own. */
+  /** Show this state and put it into the URL. */
   go(state) {
     const hash = format(parse(format(state)));
     if (location.hash !== hash) location.hash = hash;
-    // Not only when the event comes: what is chosen next builds on this.
+    // Route at once, not only on the event: the next change builds on this state.
     this._route();
   }
 
-  /** The API does not know the caller, or no longer. */
+  /** Show the sign-in form: the token is missing or no longer valid. */
   refused(error) {
-    const refused = error ? "Your token has expired, or is not known any more." : "";
+    const refused = error ? "Your token has expired or is no longer valid." : "";
     this._instead(tokenForm(() => this.begin(), { refused }));
   }
 
-  /** What the stream's state is. */
+  /** Show the state of the stream. */
   live(state) {
     this._liveState.dataset.state = state;
     const words = LIVE_WORDS[state];
     if (this._liveState.textContent !== words) this._liveState.textContent = words;
   }
 
-  /** Something that matters little did not work: the view goes on without it. */
+  /** Announce a minor error: the view continues without the missing part. */
   quietly(error) {
     if (error.status === 401) this.refused(error);
     else say(error.message);

@@ -1,4 +1,4 @@
-// The second job whose curves are drawn over the first one's.
+// The second job, whose curves are overlaid for comparison.
 
 import { get, jobPath } from "./api.js";
 import { StepSeries } from "./steps.js";
@@ -6,9 +6,9 @@ import { StepSeries } from "./steps.js";
 const AGAIN_MS = 5000;
 const PAGE = 1000;
 
-/** Its figures so far, asked for anew every few seconds until `close`; `changed` is called after each change. */
+/** The job's metrics, polled every few seconds until `close`; `changed` is called after each change. */
 export class Overlaid {
-  /** `text`: NAMESPACE/NAME. `failed` hears why it cannot be shown. */
+  /** `text`: NAMESPACE/NAME. `failed` receives the error when it cannot be shown. */
   constructor(text, changed, failed) {
     const slash = text.indexOf("/");
     this.title = text;
@@ -31,7 +31,7 @@ export class Overlaid {
     } catch (error) {
       if (this._over.signal.aborted) return;
       this._failed(error);
-      // A dashboard that is away comes back; a job that is not there does not.
+      // An unavailable dashboard is retried; a missing job is not.
       if (error.status !== 0 && error.status < 500) return;
     }
     if (this._over.signal.aborted) return;
@@ -39,7 +39,7 @@ export class Overlaid {
     this._timer = setTimeout(() => this._fetch(), AGAIN_MS);
   }
 
-  // All that came after the last entry, page by page.
+  // Fetch all entries after the last one, page by page.
   async _catchUp() {
     for (;;) {
       const query = { after: this.series.last, limit: PAGE };

@@ -1,16 +1,16 @@
-// Small parts that several views show.
+// Components that several views share.
 
 import { h } from "./dom.js";
 import { count } from "./format.js";
 import { icon } from "./icons.js";
 
-/** A phase as a coloured word with its sign. */
+/** A phase as a coloured word with its icon. */
 export function phaseBadge(phase) {
   const word = phase || "Unseen";
   return h("span", { class: "phase", data: { phase: word } }, icon(word), word);
 }
 
-/** Steps done of all; the bar is for the eye, the words say the same. */
+/** Progress in steps; the bar is hidden from screen readers, which read the words. */
 export function stepBar({ step, most, share }) {
   const words = most ? `${count(step)} / ${count(most)}` : `${count(step)}`;
   return h("span", { class: "steps" },
@@ -19,12 +19,12 @@ export function stepBar({ step, most, share }) {
     h("span", { class: "words" }, words));
 }
 
-/** Something to be read in the place of what is not there. `remedy`: what to do; `action`: a button. */
+/** A notice in place of missing content. `remedy`: advice; `action`: a button. */
 export function notice(title, remedy = "", action = null) {
   return h("div", { class: "notice" }, h("p", { class: "what" }, title), remedy && h("p", {}, remedy), action);
 }
 
-/** An error as a notice; `again`: what to call when its button is pressed. */
+/** An error as a notice. `again`: callback of its retry button. */
 export function failure(error, again = null) {
   const title = error.title && error.title !== error.message ? `${error.title}: ${error.message}` : error.message;
   const places = (error.errors ?? []).map(({ path, message }) => h("li", {}, h("code", {}, path), " ", message));
@@ -50,7 +50,7 @@ export function select(options, value, change, attributes = {}) {
     options.map(([held, text]) => h("option", { value: held, selected: held === value }, text)));
 }
 
-/** A table with a caption; `columns`: [{title, class}], `rows`: lists of cells, the first one heads its row. */
+/** A table with a caption; `columns`: [{title, class}], `rows`: lists of cells, the first of which is the row header. */
 export function table(caption, columns, rows, { hideCaption = false, name = "" } = {}) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h("table", { class: `data ${name}`.trim() },

@@ -1,8 +1,8 @@
-// Plotly, fetched when the first curve is wanted: it is larger than all the rest of the page.
+// Loads Plotly on first use: it is larger than the rest of the page.
 
 let loading = null;
 
-/** The library. Raises an Error where the script cannot be had; a later call tries again. */
+/** Return the library. Throws an Error when the script does not load; a later call tries again. */
 export function plotly() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
@@ -11,7 +11,7 @@ export function plotly() {
     script.onerror = () => {
       loading = null;
       script.remove();
-      reject(new Error("The drawing library (static/plotly.min.js) did not load. Load the page again."));
+      reject(new Error("The plotting library (static/plotly.min.js) did not load. Reload the page."));
     };
     document.head.append(script);
   });

@@ -1,8 +1,8 @@
-// How far a job is, and how long it will take. Pure.
+// Progress and remaining time of a job. Pure.
 
 const RECENT = 20;
 
-/** {step, most, share, left}: `share` 0..1 and `left` in seconds are null where nobody can know. */
+/** {step, most, share, left}: `share` 0..1 and `left` in seconds are null when unknown. */
 export function progress(resource, rows) {
   const status = resource?.status ?? {};
   const step = Math.max(status.step ?? 0, rows.length ? rows[rows.length - 1].step : 0);
@@ -18,12 +18,12 @@ function secondsLeft(phase, step, most, rows) {
   return ((most - step) * seconds.reduce((a, b) => a + b, 0)) / seconds.length;
 }
 
-/** The member of the algorithm's union: ppo, sft, ... */
+/** The name of the algorithm: ppo, sft, ... */
 export function algorithmOf(resource) {
   return Object.keys(resource?.spec?.algorithm ?? {})[0] ?? "";
 }
 
-/** What may be done to a job in this phase. */
+/** The actions that the job's phase allows. */
 export function possible(resource) {
   const phase = resource?.status?.phase ?? "Pending";
   const over = phase === "Succeeded" || phase === "Failed";

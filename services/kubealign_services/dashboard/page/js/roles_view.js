@@ -1,4 +1,4 @@
-// The processes of a job: whether they are well, what they have, how fast they are.
+// The processes of a job: state, heartbeat and throughput.
 
 import { fill, h } from "./dom.js";
 import { age, duration, number } from "./format.js";
@@ -34,11 +34,11 @@ export class RolesView {
     const text = JSON.stringify([roles, resource?.status?.phase]);
     if (text === this._drawn && this.element.firstChild) return;
     this._drawn = text;
-    // The box that scrolls sideways keeps the focus and its place.
+    // Keep the focus and the position of the horizontally scrolling box.
     const focused = this.element.contains(document.activeElement);
     const left = this.element.querySelector(".scroll")?.scrollLeft ?? 0;
-    fill(this.element, roles.length ? rolesTable(roles) : notice("No process is there.",
-      "A job that waits, is suspended or is over has none."));
+    fill(this.element, roles.length ? rolesTable(roles) : notice("This job has no processes.",
+      "A job that is pending, suspended or finished has none."));
     const box = this.element.querySelector(".scroll");
     if (box) box.scrollLeft = left;
     if (focused) box?.focus({ preventScroll: true });

@@ -1,4 +1,4 @@
-// One sample in full, and one of many in short.
+// A sample as card, and as line of a list.
 
 import { h } from "./dom.js";
 import { excerpt, number } from "./format.js";
@@ -7,7 +7,7 @@ import { tokenText } from "./token_text.js";
 const PROMPT_EXCERPT = 70;
 const RESPONSE_EXCERPT = 110;
 
-/** The sample in full. `heading`: what stands over it. */
+/** The complete sample under a heading. */
 export function sampleCard(sample, heading) {
   return h("article", { class: "sample", "aria-label": heading },
     h("h3", {}, heading, tags(sample)), facts(sample),
@@ -30,7 +30,7 @@ function tags(sample) {
       && h("span", { class: "tag" }, sample.purpose)];
 }
 
-/** The sample on one line, as a button that opens it. */
+/** The sample as one line: a button that opens it. */
 export function sampleLine(sample, chosen, open) {
   return h("li", {}, h("button", { type: "button", class: "sampleline", "aria-pressed": String(chosen),
     on: { click: open } },

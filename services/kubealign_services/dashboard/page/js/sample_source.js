@@ -1,11 +1,11 @@
-// Fetches samples: of a step, or of the newest step that has any.
+// Fetches the samples of a step, or of the newest step that has any.
 
 import { get, jobPath } from "./api.js";
 import { ordered } from "./sample_sets.js";
 
 const MOST = 100;
 
-/** {step, samples, steps}: `steps` are others that have samples, where they are known. Raises ApiError. */
+/** {step, samples, steps}: `steps`: other steps with samples, if known. Throws ApiError. */
 export async function samplesOf(ref, step, signal) {
   if (step !== null) {
     const { items } = await get(jobPath(ref, "samples"), { step, limit: MOST }, signal);

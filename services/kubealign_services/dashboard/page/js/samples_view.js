@@ -1,4 +1,4 @@
-// The samples of a step, one of them in full, beside the same prompt's of another step.
+// The samples of a step, one of them in full, compared with the same prompt at another step.
 
 import { fill, h, say } from "./dom.js";
 import { button, failure, field, notice } from "./pieces.js";
@@ -9,7 +9,7 @@ import { samplesOf } from "./sample_source.js";
 const AGAIN_MS = 1500;
 
 export class SamplesView {
-  /** `go` changes the page's state. `beside`: it stands beside the curves, and can be closed. */
+  /** `go` changes the page's state. `beside`: shown as a closable panel next to the curves. */
   constructor(store, go, { beside = false } = {}) {
     this._store = store;
     this._go = go;
@@ -77,7 +77,7 @@ export class SamplesView {
     this._draw();
   }
 
-  // While the newest step is shown, new samples take the place of the old ones; not under a reader's eyes.
+  // While the newest step is shown, new samples replace the old ones, unless the user is reading one.
   _again() {
     if (this._state.sample) return;
     this._timer ??= setTimeout(() => {
@@ -128,9 +128,9 @@ export class SamplesView {
 
   _nothing() {
     const { step, steps } = this._found;
-    if (step === null) return notice("No samples yet.", "They come with the first step of a job that samples.");
+    if (step === null) return notice("No samples yet.", "They appear after the first step of a job that generates samples.");
     const other = nearest(step, steps);
-    return notice(`No sample of step ${step} was kept.`, "The newest steps' samples are kept, and of older ones some.",
+    return notice(`No sample of step ${step} was kept.`, "All samples of the newest steps are kept, and some of older steps.",
       other !== null && button(`Show step ${other}`, () => this._go({ step: other, sample: "" })));
   }
 

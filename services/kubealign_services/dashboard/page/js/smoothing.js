@@ -1,8 +1,8 @@
-// Smooth curves, and curves of fewer points that look the same. Pure.
+// Smoothing and downsampling of curves. Pure.
 
 /**
- * Exponential moving average with weight 0 (the raw curve) to below 1. It is divided by the weights' sum, so the
- * first points are not drawn towards zero. What is not a number leaves a gap and does not count.
+ * Exponential moving average with weight 0 (the raw curve) to below 1. It is divided by the sum of the weights, so
+ * the first points are not biased towards zero. A null or NaN leaves a gap and is ignored.
  */
 export function smooth(values, weight) {
   let sum = 0;
@@ -16,8 +16,8 @@ export function smooth(values, weight) {
 }
 
 /**
- * At most about `most` indices of a curve: of each stretch the lowest and the highest point, so that no spike is
- * lost, and both ends. Gaps keep one point each.
+ * At most about `most` indices of a curve: both ends, and the lowest and highest point of each stretch, so that no
+ * spike is lost. Each gap keeps one point.
  */
 export function thin(values, most) {
   if (values.length <= most) return values.map((_, index) => index);
@@ -36,7 +36,7 @@ export function thin(values, most) {
   return [...chosen].sort((a, b) => a - b);
 }
 
-/** Rows in at most `most` stretches of equal length: [{from, to}], `to` not included. */
+/** Divide rows into at most `most` stretches of equal length: [{from, to}], `to` exclusive. */
 export function stretches(length, most) {
   const each = Math.max(1, Math.ceil(length / most));
   const parts = [];
@@ -44,7 +44,7 @@ export function stretches(length, most) {
   return parts;
 }
 
-/** The first and one past the last index whose position lies in the range, and one more on either side. */
+/** The index range [first, past the last) of the positions in the range, plus one on either side. */
 export function within(positions, range) {
   if (!range) return [0, positions.length];
   let from = positions.findIndex((x) => x >= range[0]);

@@ -1,4 +1,4 @@
-// The job's document as it was applied, to read, fold and copy.
+// The job's applied document as a foldable YAML tree with a copy button.
 
 import { fill, h, say } from "./dom.js";
 import { button } from "./pieces.js";
@@ -50,7 +50,7 @@ export class SpecView {
       await navigator.clipboard.writeText(text);
       say("Copied");
     } catch {
-      // Browsers hand out the clipboard over https and on this machine only: select it instead.
+      // Browsers allow the clipboard only over https and on localhost: select the text instead.
       const plain = h("textarea", { rows: 20, readonly: true, "aria-label": "The job as YAML" });
       plain.value = text;
       fill(this._tree, plain);
@@ -71,11 +71,11 @@ function branch(value) {
   }));
 }
 
-// What stands for a part while it is folded.
+// The placeholder of a folded part.
 function hint(held) {
   const [key, value] = parts(held)[0];
   const first = nested(value) ? "" : ` ${leaf(value)}`;
-  return key === null ? `${held.length} of them` : `${key}:${first}`;
+  return key === null ? `${held.length} items` : `${key}:${first}`;
 }
 
 function shown(value) {

@@ -1,11 +1,10 @@
-// What a job's steps have measured, put together from entries that may come late, twice, or anew after a rollback.
-// Pure.
+// The metrics of a job's steps, merged from entries that may arrive late, twice, or again after a rollback. Pure.
 
 /**
- * The steps of one job. Entries are {entry, step, fence, values}; any order, any number of times.
- * A driver that goes on under a higher fence from step N makes every later step of the lower fences void: they
- * were rolled back. At one step the highest fence's value counts, figure by figure, so that a validation
- * that is reported apart joins the step that it belongs to.
+ * The steps of one job. Entries are {entry, step, fence, values}, in any order and any number of times.
+ * A driver that continues from step N under a higher fence invalidates all later steps of lower fences: they were
+ * rolled back. Within a step the value of the highest fence wins, metric by metric, so that a validation that is
+ * reported separately joins its step.
  */
 export class StepSeries {
   constructor() {
@@ -13,16 +12,16 @@ export class StepSeries {
   }
 
   clear() {
-    /** step -> fence -> {values, at}: `at` is the entry's place among all, for the time. */
+    /** step -> fence -> {values, at}: `at` is the entry with which the time is computed. */
     this._held = new Map();
-    /** fence -> the lowest step that it has reported. */
+    /** fence -> lowest step that it has reported. */
     this._floors = new Map();
     this._rows = null;
-    /** The furthest entry that was added. */
+    /** The latest entry that was added. */
     this.last = "0-0";
   }
 
-  /** Take entries in; true when there was one. */
+  /** Add entries; true when there was any. */
   add(items) {
     for (const { entry, step, fence, values } of items) {
       const fences = this._held.get(step) ?? new Map();
@@ -38,7 +37,7 @@ export class StepSeries {
     return items.length > 0;
   }
 
-  /** [{step, fence, entry, values}] in the order of the steps, each step once. */
+  /** [{step, fence, entry, values}] sorted by step, each step once. */
   rows() {
     this._rows ??= this._merge();
     return this._rows;
@@ -64,7 +63,7 @@ export class StepSeries {
     return false;
   }
 
-  /** Every figure's name that some step has. */
+  /** The names of all metrics. */
   names() {
     const names = new Set();
     for (const row of this.rows()) for (const name of Object.keys(row.values)) names.add(name);
@@ -72,7 +71,7 @@ export class StepSeries {
   }
 }
 
-/** Entries are "number-number", as Redis has them: below 0, 0 or above 0, as a comes before b or after it. */
+/** Compare entries, which are "number-number" as in Redis: negative, 0 or positive. */
 export function compareEntries(a, b) {
   const [aMain, aMinor] = a.split("-").map(Number);
   const [bMain, bMinor] = b.split("-").map(Number);
@@ -80,8 +79,8 @@ export function compareEntries(a, b) {
 }
 
 /**
- * Where each row lies on the x axis. "step": the step. "time": hours since the first row, by the time that the
- * row or its entry carries, else by the steps' own seconds added up.
+ * The position of each row on the x axis. "step": the step. "time": hours since the first row, from the time of the
+ * row or of its entry, else from the sum of the steps' seconds.
  */
 export function positions(rows, axis) {
   if (axis === "step") return rows.map((row) => row.step);
@@ -94,7 +93,7 @@ export function positions(rows, axis) {
   });
 }
 
-// Redis names entries by milliseconds; a file's entries are byte offsets, far below any time of this century.
+// Redis entries start with milliseconds; those of a file are byte offsets, far below any time of this century.
 function stamp(row) {
   if (typeof row.values.time === "number") return row.values.time;
   const main = Number(row.entry.split("-")[0]);

@@ -1,11 +1,11 @@
-// Hand in a job as JSON.
+// The dialog that submits a job as JSON.
 
 import { ApiError, send } from "./api.js";
 import { ask } from "./dialogs.js";
 import { h } from "./dom.js";
 import { field } from "./pieces.js";
 
-/** Ask for a job's document and create it; then show it. */
+/** Ask for a job's document, create the job, then show it. */
 export async function submitDialog(app) {
   const document = h("textarea", { rows: 16, spellcheck: "false", required: true, placeholder:
     '{"apiVersion": "kubealign.dev/v1alpha1", "kind": "AlignmentJob", "metadata": {"name": "my-job"}, "spec": {}}' });
@@ -15,7 +15,7 @@ export async function submitDialog(app) {
     wide: true,
     confirm: "Submit",
     body: h("div", {},
-      h("p", {}, "The whole document as JSON. With a file of YAML, ", h("code", {}, "kubealign submit job.yaml"),
+      h("p", {}, "The complete document as JSON. For a YAML file, ", h("code", {}, "kubealign submit job.yaml"),
         " is the shorter way."),
       field("AlignmentJob", document, { wide: true })),
     act: async () => {

@@ -1,4 +1,4 @@
-// A curve in words, for those who do not see it. Pure.
+// Describes a curve in words for screen readers. Pure.
 
 import { number } from "./format.js";
 
@@ -6,7 +6,7 @@ import { number } from "./format.js";
 export function summary(name, steps, values) {
   const points = values.map((value, index) => ({ value, step: steps[index] })).filter(
     ({ value }) => Number.isFinite(value));
-  if (!points.length) return `${name}: no figures yet`;
+  if (!points.length) return `${name}: no values yet`;
   const first = points[0];
   const last = points[points.length - 1];
   if (points.length === 1) return `${name}: ${number(last.value)} at step ${last.step}`;

@@ -1,4 +1,4 @@
-// Dark or light: as the system has it, until someone chooses.
+// The theme, dark or light: the system's, until the user chooses one.
 
 const KEY = "kubealign-theme";
 const changed = new EventTarget();
@@ -17,14 +17,14 @@ function show() {
   changed.dispatchEvent(new Event("change"));
 }
 
-/** "dark" or "light", as it is now. */
+/** The current theme: "dark" or "light". */
 export function theme() {
   const chosen = stored();
   if (chosen === "dark" || chosen === "light") return chosen;
   return dark.matches ? "dark" : "light";
 }
 
-/** The other one from now on. */
+/** Switch to the other theme. */
 export function toggle() {
   const next = theme() === "dark" ? "light" : "dark";
   try {
@@ -35,7 +35,7 @@ export function toggle() {
   show();
 }
 
-/** Call it whenever the theme changes; returns what ends that. */
+/** Call the listener whenever the theme changes; returns a function that removes it. */
 export function onTheme(listener) {
   changed.addEventListener("change", listener);
   return () => changed.removeEventListener("change", listener);

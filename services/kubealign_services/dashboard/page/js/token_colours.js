@@ -1,6 +1,6 @@
-// How a token's number becomes a colour. Pure: a tone and a strength; the style sheet knows the colours.
+// Maps a token's value to a tone and a strength; the style sheet defines the colours. Pure.
 
-/** What a response can be coloured by. `two`: both signs mean something; else the size alone does. */
+/** Values by which a response can be coloured. `two`: the sign matters; else only the magnitude does. */
 export const CHOICES = [
   { name: "logprob_gap", label: "Log-probability gap", two: false, unit: "nats",
     means: "absolute difference of the engine's and the trainer's log-probability: strong is a mismatch" },
@@ -15,16 +15,16 @@ export const CHOICES = [
   { name: "values", label: "Value", two: true, unit: "", means: "what the critic expects from here on" },
 ];
 
-/** The choices that this sample has numbers for. */
+/** The choices for which this sample has values. */
 export function choicesOf(sample) {
   const held = sample.tokenValues ?? {};
   return CHOICES.filter(({ name }) => (held[name] ?? []).some((value) => Number.isFinite(value)));
 }
 
 /**
- * The scale of some numbers: `of(value)` is {tone: "low" | "high", strength: 0..1}, or null without a number.
- * Its end is the 98th percentile of the sizes, so that one outlier does not pale all others; `end` in the
- * choice's unit.
+ * The colour scale of some values: `of(value)` is {tone: "low" | "high", strength: 0..1}, or null without a value.
+ * `end` is the 98th percentile of the magnitudes, so that one outlier does not pale all others, in the choice's
+ * unit.
  */
 export function scale(values, two) {
   const sizes = values.filter(Number.isFinite).map(Math.abs).sort((a, b) => a - b);
@@ -37,7 +37,7 @@ export function scale(values, two) {
   return { end, of };
 }
 
-/** A token as it is shown: what cannot be seen gets a sign. Newlines keep their effect after it. */
+/** The token for display: invisible characters are replaced by symbols; newlines still break the line. */
 export function visible(text) {
   if (text === "") return "∅";
   return text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥\t");

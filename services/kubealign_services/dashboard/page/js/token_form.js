@@ -1,10 +1,10 @@
-// Shown in place of everything else when the API does not know who asks.
+// The sign-in form, shown instead of the page when the request has no valid token.
 
 import { signIn } from "./api.js";
 import { fill, h } from "./dom.js";
 import { button, failure, field } from "./pieces.js";
 
-/** A form for the token. `entered` is called once the API has taken one. */
+/** A form for the token. `entered` is called once the API has accepted one. */
 export function tokenForm(entered, { refused = "" } = {}) {
   const input = h("input", { type: "password", name: "token", autocomplete: "off", required: true, spellcheck: "false" });
   const problem = h("div");
@@ -25,7 +25,7 @@ export function tokenForm(entered, { refused = "" } = {}) {
   }
 
   return h("section", { class: "signin", "aria-labelledby": "signin" },
-    h("h1", { id: "signin" }, "Who is there?"),
+    h("h1", { id: "signin" }, "Sign in"),
     refused && h("p", {}, refused),
     h("p", {}, "The dashboard acts with your own rights and needs a token for that."),
     h("dl", {},

@@ -1,19 +1,19 @@
-// A response, token by token, coloured by one of its numbers.
+// A response as tokens, coloured by one of their values.
 
 import { fill, h, newId } from "./dom.js";
 import { number } from "./format.js";
 import { select } from "./pieces.js";
 import { CHOICES, choicesOf, scale, visible } from "./token_colours.js";
 
-// What was chosen for one sample holds for the next.
+// The choice is kept for the next sample.
 let preferred = CHOICES[0].name;
 
-/** The response of a sample. One stop of the tab key: arrow keys move from token to token. */
+/** The response of a sample. It is one tab stop: arrow keys move between tokens. */
 export function tokenText(sample) {
   const choices = choicesOf(sample);
   if (!sample.tokens?.length || !choices.length) {
     return h("div", { class: "response" }, h("pre", { class: "text" }, sample.response),
-      h("p", { class: "quiet" }, "No figures for single tokens were kept of this sample."));
+      h("p", { class: "quiet" }, "No token values were kept for this sample."));
   }
   return new TokenText(sample, choices).element;
 }

@@ -1,4 +1,4 @@
-// What Plotly is to draw, from a job's rows. Pure, but for the colours that are handed in.
+// Builds Plotly traces from a job's rows. Pure.
 
 import { smooth, stretches, thin, within } from "./smoothing.js";
 
@@ -6,7 +6,7 @@ const MOST_POINTS = 700;
 const MOST_BARS = 120;
 const FEW_POINTS = 40;
 
-/** One figure's points in the order of the steps: [{x, y, step}], y null where it was not a number. */
+/** The points of one metric by step: [{x, y, step}]; y is null for NaN and infinity. */
 export function points(name, rows, xs) {
   const held = [];
   rows.forEach((row, index) => {
@@ -16,8 +16,8 @@ export function points(name, rows, xs) {
 }
 
 /**
- * The lines of a panel: for each figure the smooth curve, and the raw one faint behind it. `look`: {range,
- * smoothing, log, colours, dash}. Only what lies in the range is drawn, in a bounded number of points.
+ * The lines of a panel: for each metric the smoothed curve over the faint raw curve. `look`: {range,
+ * smoothing, log, colours, dash}. Only the visible range is drawn, with a bounded number of points.
  */
 export function lines(panel, rows, xs, look) {
   return panel.names.flatMap((name, index) => {
@@ -49,7 +49,7 @@ function trace(part, ys, colour, look) {
   };
 }
 
-/** The bars of time by phase, one phase on another; many steps are drawn as means of neighbours. */
+/** Stacked bars of time by phase; many steps are averaged over neighbours. */
 export function bars(panel, rows, xs, look) {
   const [from, to] = within(xs, look.range);
   const groups = stretches(to - from, MOST_BARS).map((part) => ({ from: part.from + from, to: part.to + from }));
@@ -71,7 +71,7 @@ function mean(values) {
   return held.length ? held.reduce((a, b) => a + b, 0) / held.length : 0;
 }
 
-/** The last point of each figure at or before x (all of them: without x): [{name, value, step}]. */
+/** The last point of each metric at or before x (default: the newest): [{name, value, step}]. */
 export function readings(panel, rows, xs, x = Infinity) {
   return panel.names.map((name) => {
     for (let index = rows.length - 1; index >= 0; index -= 1) {

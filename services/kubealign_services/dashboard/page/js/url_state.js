@@ -1,5 +1,5 @@
-// What the page shows, as the part of the address behind the #: it can be bookmarked, sent and gone back to. Pure.
-// The path stays as it is, so that the page also works behind a proxy that puts a prefix before it.
+// The page's state as URL hash, so that it can be bookmarked, shared and revisited. Pure.
+// The path never changes, so that the page also works behind a proxy that adds a prefix.
 
 const LIST_DEFAULTS = { sort: "-created", namespace: "", search: "", label: "", continue: "", from: "" };
 const SORTS = ["name", "created", "phase", "step", "reward"];
@@ -48,7 +48,7 @@ function whole(text) {
   return text !== null && /^\d+$/.test(text) ? Number(text) : null;
 }
 
-/** The hash of a state, with only what differs from the defaults. */
+/** The hash of a state, without default values. */
 export function format(state) {
   const parameters = new URLSearchParams();
   if (state.view === "job") {
@@ -73,12 +73,12 @@ function joined(path, parameters) {
   return query ? `${path}?${query}` : path;
 }
 
-/** The job page's address. */
+/** The hash of a job's page. */
 export function jobHash(namespace, name) {
   return format({ view: "job", namespace, name });
 }
 
-/** The list request's query: [[name, value], ...]. */
+/** The query of the list request: [[name, value], ...]. */
 export function listQuery(state, limit) {
   const query = [["limit", String(limit)], ["sort", state.sort]];
   for (const phase of state.phases) query.push(["phase", phase]);

@@ -1,1 +1,1 @@
-"""What makes a pass quick on a CPU: compiled kernels, and products with packed weights."""
+"""Fast forward passes on a CPU: compiled kernels, and linear layers with packed weights."""

@@ -1,4 +1,4 @@
-"""Attention of single tokens over pages of keys and values, which are read where they lie."""
+"""CPU kernel for the attention of single tokens over pages of keys and values, without gathering them."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,14 +15,14 @@ Kernel = Callable[..., None]
 
 @lru_cache
 def attention_kernel(width: int, value_width: int) -> Kernel:
-    """For keys and values of these widths: loops of a known length become straight vector code, which takes
-    two thirds of the time.
+    """Return a compiled kernel for keys and values of these widths: loops of a known length become straight
+    vector code, which takes two thirds of the time.
 
     The kernel takes queries [T, heads, width], keys and values [pages, PAGE_TOKENS, key heads, width], and
-    `tokens` [n] int64, those of the T to compute: token i's table is number `owners[i]` of `tables` [rows,
-    most] int32, and it looks at the last `window` of the first `contexts[i]` places of that (both int64).
-    It computes rows `first` to `last` - 1 of the n, with key heads `low` to `high` - 1, into out [T, heads,
-    value width].
+    `tokens` int64 [n], the indices among the T tokens to compute. Token i uses table number `owners[i]` of
+    `tables` int32 [rows, most], and reads the last `window` of the first `contexts[i]` slots of that table
+    (both int64). The kernel computes rows `first` to `last` - 1 of the n, with key heads `low` to `high` -
+    1, into out [T, heads, value width].
     """
 
     def attend(
@@ -61,7 +61,7 @@ def attention_kernel(width: int, value_width: int) -> Kernel:
                 for d in range(value_width):
                     sums[h, d] = 0
                 most[h] = -np.inf
-            # A page's tokens in order, all heads of each: memory is read from front to back.
+            # Tokens of a page in order, all heads of each: memory is read sequentially.
             for p in range(start // PAGE_TOKENS, (end - 1) // PAGE_TOKENS + 1):
                 page, base = table[p], p * PAGE_TOKENS
                 for t in range(max(start - base, 0), min(PAGE_TOKENS, end - base)):
@@ -72,7 +72,7 @@ def attention_kernel(width: int, value_width: int) -> Kernel:
                             for d in range(width):
                                 score += query[h, d] * widen(keys[page, t, k, d])
                             scores[h, base + t - start] = score
-                            # NaN is greater than nothing; the weights' total has it.
+                            # NaN compares false, but makes the total of the weights NaN.
                             if score > most[h]:
                                 most[h] = score
             for h in range(heads):

@@ -1,5 +1,6 @@
-"""A decoder of Llama's shape in few operations: each layer is five products, two norms, one rotation and the
-attention, where its modules make some sixty calls."""
+"""A fused decoder for Llama-like models: each layer is five matrix products, two norms, one rotation and the
+attention, where its modules make some sixty calls.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,19 +15,19 @@ from kubealign_services.generation.torch_engine.cpu.elements import Array, bits
 from kubealign_services.generation.torch_engine.cpu.layer_kernels import normalise, rotate
 from kubealign_services.generation.torch_engine.cpu.products import Product, Products
 
-#: Decoders whose layers are of this shape: what their modules compute is checked all the same.
+#: Model types with layers of this shape; their output is still compared with that of their modules.
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _HEAD_NORMS = {"q_norm", "k_norm"}
 _MLP = {"gate_proj", "up_proj", "down_proj"}
 _NORMS = {"input_layernorm", "post_attention_layernorm"}
-# Rotations are worked out for this many positions at a time.
+# Rotation tables grow by this number of positions.
 _POSITIONS = 256
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A decoder layer's modules, and its products over them."""
+    """The modules of a decoder layer, and the linear layers built from them."""
 
     index: int
     module: Any
@@ -42,10 +43,14 @@ class _Layer:
 
 
 class QuickDecoder:
-    """The whole model over the weights of its modules."""
+    """Forward pass of the whole model over the weights of its modules."""
 
     def __init__(self, module: Any, products: Products, windows: dict[int, int | None]) -> None:
-        """windows: by layer, as its attention hands them over."""
+        """Build the decoder.
+
+        Args:
+            windows: Attention window by layer, as the layer's attention passes it on.
+        """
         self._module = module
         self._model = module.model
         self._layers = [
@@ -53,15 +58,15 @@ class QuickDecoder:
         ]
         self._head = products.of(module.lm_head)
         self._cosines = self._sines = np.zeros((0, 0), np.float32)
-        # By the norm's id. Copies: torch lets nobody resize, hence move, what numpy has seen.
+        # Weight copies by norm id: torch cannot resize, and so not offload, a tensor shared with numpy.
         self._norms: dict[int, Array] = {}
 
     def renewed(self) -> None:
-        """The weights are about to change, or have."""
+        """Drop everything derived from the weights, which are about to change or have changed."""
         self._norms.clear()
 
     def forward(self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None) -> Tensor:
-        """As `CausalModel.forward`."""
+        """Compute logits; see `CausalModel.forward`."""
         at = positions.numpy()
         self._turn(int(at.max()) + 1)
         states = embedding(tokens, self._model.embed_tokens.weight)
@@ -69,7 +74,7 @@ class QuickDecoder:
             part = layer.module
             attended = self._attention(layer, self._normal(states, part.input_layernorm), at, plan)
             if layer is self._layers[-1] and keep is not None and len(keep) != len(states):
-                # Of the others nobody asks what comes after their keys and values.
+                # For the other tokens only keys and values are needed.
                 attended, states = attended[keep], states[keep]
             states = layer.attended.plus(attended, states)
             normal = self._normal(states, part.post_attention_layernorm)
@@ -77,7 +82,7 @@ class QuickDecoder:
         return self._head(self._normal(states, self._model.norm)).float()
 
     def _attention(self, layer: _Layer, states: Tensor, at: Array, plan: AttentionPlan) -> Tensor:
-        """Of the layer's heads together, [T, heads * width]."""
+        """Return the attention output of all heads, [T, heads * width]."""
         own = layer.module.self_attn
         projected = layer.projected(states)
         keys_from = layer.heads * layer.width
@@ -98,14 +103,14 @@ class QuickDecoder:
         return out.flatten(1)
 
     def _turned(
-        self, projected: Tensor, heads: int, width: int, place: int, at: Array, norm: Any | None
+        self, projected: Tensor, heads: int, width: int, column: int, at: Array, norm: Any | None
     ) -> Tensor:
-        """[T, heads, width] of the heads from column `place` on."""
+        """Return the rotated heads [T, heads, width] that begin at column `place`."""
         out = projected.new_empty(len(projected), heads, width)
         array = bits(out)
         weight = array[:0, 0, 0] if norm is None else self._norm(norm)
         epsilon = np.float32(0 if norm is None else norm.variance_epsilon)
-        rotate(bits(projected), place, weight, epsilon, at, self._cosines, self._sines, array)
+        rotate(bits(projected), column, weight, epsilon, at, self._cosines, self._sines, array)
         return out
 
     def _normal(self, states: Tensor, norm: Any) -> Tensor:
@@ -119,7 +124,9 @@ class QuickDecoder:
         return self._norms[id(norm)]
 
     def _turn(self, positions: int) -> None:
-        """Have the rotations of at least so many positions: the model's own, in float32."""
+        """Extend the rotation tables to at least this number of positions: the model's own rotations, in
+        float32.
+        """
         if positions > len(self._cosines):
             count = -(-positions // _POSITIONS) * _POSITIONS
             like = torch.zeros(1, dtype=torch.float32)
@@ -129,7 +136,7 @@ class QuickDecoder:
 
 
 def fits(module: Any) -> bool:
-    """Whether a model's modules are those of such a decoder, with nothing beside them."""
+    """Return True where a model's modules are exactly those of such a decoder."""
     try:
         return (
             module.config.model_type in FAMILIES
@@ -155,7 +162,7 @@ def _layer_fits(layer: Any) -> bool:
         and _children(layer.self_attn) in (_ATTENTION, _ATTENTION | _HEAD_NORMS)
         and _children(layer.mlp) == _MLP | {"act_fn"}
         and type(layer.mlp.act_fn) in (nn.SiLU, _silu())
-        # What hooks a layer's output wants the product alone.
+        # A hook on a layer needs the output of that layer alone.
         and all(type(each) is nn.Linear and not each._forward_hooks for each in linears)
     )
 

@@ -1,5 +1,6 @@
-"""Single numbers in compiled kernels, which compute in float32 whatever the arrays hold: float32, or the bits
-of bfloat16 as uint16, which numpy has no type for."""
+"""Element conversions for compiled kernels, which compute in float32 over arrays of float32 or of bfloat16
+bits as uint16, because numpy has no bfloat16 type.
+"""
 
 from typing import Any
 
@@ -14,7 +15,7 @@ Array = NDArray[Any]
 
 
 def bits(tensor: Tensor) -> Array:
-    """A contiguous float32 or bfloat16 tensor of a CPU as an array that shares its memory."""
+    """Return a contiguous float32 or bfloat16 CPU tensor as an array that shares its memory."""
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.view(torch.uint16)
     array: Array = tensor.numpy()
@@ -22,12 +23,12 @@ def bits(tensor: Tensor) -> Array:
 
 
 def widen(element: Any) -> Any:
-    """float32 of an element."""
+    """Convert an element to float32."""
     raise NotImplementedError("for compiled functions")
 
 
 def narrow(number: Any, like: Any) -> Any:
-    """An element such as `like` of a float32, rounded to the nearest, ties to even."""
+    """Convert a float32 to an element such as `like`, rounded to nearest, ties to even."""
     raise NotImplementedError("for compiled functions")
 
 
@@ -41,7 +42,7 @@ def _narrow(number: Any, like: Any) -> Any:
     return _to_bits if like == types.uint16 else _as_the_number
 
 
-# Numba wants an implementation's parameters to be the overload's, annotations too.
+# Numba requires the same parameters, with annotations, in an overload and its implementations.
 def _as_it_is(element: Any) -> Any:
     return element
 
@@ -55,16 +56,16 @@ def _as_the_number(number: Any, like: Any) -> Any:
 
 
 def _to_bits(number: Any, like: Any) -> Any:
-    whole = np.float32(number).view(np.uint32)
-    # Rounding may not carry a NaN into what is none.
-    odd = np.uint32(whole >> np.uint32(16)) & np.uint32(1)
-    rounded = np.uint32(np.uint32(whole + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+    word = np.float32(number).view(np.uint32)
+    # Rounding must not turn a NaN into a number.
+    odd = np.uint32(word >> np.uint32(16)) & np.uint32(1)
+    rounded = np.uint32(np.uint32(word + np.uint32(0x7FFF) + odd) >> np.uint32(16))
     return np.uint16(rounded if number == number else np.uint32(0x7FC0))
 
 
 @njit(inline="always")
 def exponential(x: Any) -> Any:
-    """e^x, float32, for x up to 88; less than e^-87 comes out as that. Relative error below 2e-7.
+    """Compute e^x in float32, for x up to 88; below -87 the result is e^-87. Relative error below 2e-7.
 
     x = n ln 2 + r with |r| <= ln(2) / 2, ln 2 in two parts so that r is exact (Cody and Waite, "Software
     manual for the elementary functions", 1980); e^r by Taylor's polynomial of degree 7; 2^n by its bits.

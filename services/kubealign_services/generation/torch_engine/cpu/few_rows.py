@@ -1,7 +1,7 @@
-"""How many threads a pass has where other processes want the cores.
+"""Thread count of a pass whose cores are shared with other processes.
 
-A pass over few tokens reads the weights and computes little. One core reads them nearly as fast as two that
-have to wake each other for every product: of two, the second is worth more to whoever else computes
+A pass over few tokens reads the weights and computes little. One core reads them nearly as fast as two,
+which must wake each other for every product: the second core is worth more to the other processes
 (docs/training-backends.md).
 """
 
@@ -10,13 +10,15 @@ from contextlib import contextmanager
 
 import torch
 
-#: Tokens of a pass that has one thread.
+#: Largest number of tokens of a pass with one thread.
 FEW = 16
 
 
 @contextmanager
 def threads_for(tokens: int) -> Iterator[None]:
-    """One thread within the block for few tokens, on the thread that calls; all that it has for more."""
+    """Compute with one thread within the block for few tokens, with all threads of the calling thread for
+    more.
+    """
     threads = torch.get_num_threads()
     if tokens > FEW or threads == 1:
         yield

@@ -1,4 +1,4 @@
-"""The small operations of a decoder's layer, each in one pass over its numbers."""
+"""CPU kernels for the small operations of a decoder layer, each in one pass over its numbers."""
 
 from typing import Any
 
@@ -12,15 +12,16 @@ from kubealign_services.generation.torch_engine.cpu.elements import narrow, wide
     "void(float32[:, ::1], int64[::1], float32[:, ::1])", "void(uint16[:, ::1], int64[::1], uint16[:, ::1])"
 )
 def write_places(states: Any, places: Any, cache: Any) -> None:
-    """states [T, columns] into the rows `places` [T] int64 of cache [rows, columns]."""
+    """Write states [T, columns] into the rows `places` int64 [T] of cache [rows, columns]."""
     for token in range(len(states)):
         cache[places[token]] = states[token]
 
 
 @compiled
 def normalise(states: Any, weight: Any, epsilon: Any, out: Any) -> None:
-    """out = states / sqrt(mean(states^2) + epsilon) * weight, over the columns of [T, columns] (Zhang and
-    Sennrich, "Root mean square layer normalization", 2019)."""
+    """Compute out = states / sqrt(mean(states^2) + epsilon) * weight, over the columns of [T, columns] (Zhang
+    and Sennrich, "Root mean square layer normalization", 2019).
+    """
     tokens, columns = states.shape
     for token in range(tokens):
         squares = np.float32(0)
@@ -35,12 +36,12 @@ def normalise(states: Any, weight: Any, epsilon: Any, out: Any) -> None:
 def rotate(
     projected: Any, place: Any, norm: Any, epsilon: Any, positions: Any, cosines: Any, sines: Any, out: Any
 ) -> None:
-    """The heads that begin at column `place` of projected [T, columns], turned by their positions, into out
-    [T, heads, width]: rotary embeddings (Su et al., "RoFormer", 2021), the first half of a head's numbers
-    paired with the second, as in GPT-NeoX.
+    """Rotate the heads that begin at column `place` of projected [T, columns] by their positions, into out
+    [T, heads, width]: rotary embeddings (Su et al., "RoFormer", 2021), with the first half of a head's
+    numbers paired with the second, as in GPT-NeoX.
 
-    cosines, sines [positions, width / 2] float32. norm [width]: the weight of `normalise` over each head,
-    which comes first; or nothing, [0].
+    cosines, sines: float32 [positions, width / 2]. norm [width]: the weight of `rms_norm`, which is
+    applied to each head first; empty [0] for none.
     """
     tokens, heads, width = out.shape
     half = width // 2

@@ -1,5 +1,5 @@
-"""The AttentionPlan of a CPU: single tokens by a compiled kernel over the pages, long parts of prompts by
-torch."""
+"""Attention plan for a CPU: single tokens by a compiled kernel over the pages, long prompt chunks by torch.
+"""
 
 import numpy as np
 import torch
@@ -13,14 +13,14 @@ from kubealign_services.generation.torch_engine.cpu.workers import THREADS, shar
 from kubealign_services.generation.torch_engine.gathered_plan import GatheredRows, written_places
 from kubealign_services.generation.torch_engine.ragged import RaggedBatch
 
-# A part of a prompt with at most so many tokens before its end is computed token by token: the kernel starts
-# sooner than torch's operations do.
+# A prompt chunk that ends within this many tokens is computed token by token: the kernel has less overhead
+# than torch's operations.
 SHORT_CONTEXT = 64
 _EVERYTHING = 1 << 62
 
 
 class PagedPlan:
-    """An AttentionPlan of a RaggedBatch."""
+    """An EngineAttentionPlan for a RaggedBatch."""
 
     def __init__(self, batch: RaggedBatch, cache: PagedCache, dtype: torch.dtype) -> None:
         self._cache = cache
@@ -70,6 +70,6 @@ class PagedPlan:
         return out
 
     def _parts(self, layer: int, key_heads: int, window: int | None) -> list[tuple[int, int, int, int]]:
-        """Who computes what: (first row, last row, first key head, last key head) of each thread."""
+        """Return the work of each thread: (first row, last row, first key head, last key head)."""
         seen = self._contexts if window is None else np.minimum(self._contexts, window)
         return shares(seen * self._cache.token_numbers(layer), key_heads)

@@ -1,8 +1,8 @@
-"""Linear layers on a CPU by oneDNN, whose products with weights in its own order take a half to a quarter of
-what torch's `linear` takes for the few rows of a decoding pass.
+"""Linear layers on a CPU by oneDNN, whose products with weights in its own layout take a half to a quarter of
+the time of torch's `linear` for the few rows of a decoding pass.
 
-The operators are torch's own (its compiler uses them), but not public: they are tried before they are relied
-on, and `linear` stays in their place where they are not what they were.
+The operators are torch's own (its compiler uses them), but not public: they are tested before use, and
+`linear` is used where they are missing or behave differently.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,36 +15,40 @@ from torch.nn.functional import linear, silu
 
 from kubealign_services.free_memory import free_bytes
 
-# Of the free memory, what weights in oneDNN's order may take beside the weights themselves. Without, products
-# take a fifth longer for many rows and up to twice as long for few.
+# Share of the free memory that the packed copies of the weights may take. Without packing, products take a
+# fifth longer for many rows and up to twice as long for few.
 PACKED_SHARE = 0.25
-# The rows that weights are ordered for; the order does well for fewer and more.
+# Number of rows for which weights are packed; the layout also works well for fewer and more.
 _ROWS = 64
 
 
 class Products:
-    """The linear layers of one model, whose weights change now and then: all are packed, or none."""
+    """The linear layers of one model, whose weights change from time to time: all are packed, or none."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        """dtype: of the weights."""
+        """Create an empty collection.
+
+        Args:
+            dtype: Dtype of the weights.
+        """
         self.native = native(dtype)
         self._products: list[Product] = []
         self._packs: bool | None = None
 
     def of(self, *layers: torch.nn.Linear) -> "Product":
-        """The layers' outputs side by side, of one input."""
+        """Return the layers' concatenated outputs for one input, as one operation."""
         product = Product(self, layers)
         self._products.append(product)
         return product
 
     def forget(self) -> None:
-        """The weights are about to change, or have."""
+        """Drop the packed weights: the weights are about to change, or have changed."""
         self._packs = None
         for product in self._products:
             product.forget()
 
     def packs(self) -> bool:
-        """Whether there is memory for a second copy; found out once for each set of weights."""
+        """Return True where the memory suffices for a second copy; decided once for each set of weights."""
         if self._packs is None:
             size = sum(product.nbytes for product in self._products)
             self._packs = self.native and size <= PACKED_SHARE * free_bytes(torch.device("cpu"))
@@ -52,7 +56,7 @@ class Products:
 
 
 class Product:
-    """x [..., inputs] -> x times the transpose of the weights, and the bias if there is one."""
+    """Maps x [..., inputs] to x times the transpose of the weights, plus the bias if there is one."""
 
     def __init__(self, products: Products, layers: Sequence[torch.nn.Linear]) -> None:
         self._products = products
@@ -61,7 +65,7 @@ class Product:
 
     @property
     def nbytes(self) -> int:
-        """Of the weights."""
+        """Bytes of the weights."""
         return sum(layer.weight.nbytes for layer in self._layers)
 
     def forget(self) -> None:
@@ -73,39 +77,39 @@ class Product:
         return self._joined([self._product(x, *part) for part in self._ready()])
 
     def swish(self, x: Tensor) -> Tensor:
-        """silu of the product."""
+        """Return silu of the output."""
         if not self._products.native:
             return silu(self(x))
         parts = self._ready()
         return self._joined([torch.ops.mkldnn._linear_pointwise(x, *part, "swish", [], "") for part in parts])
 
     def times(self, x: Tensor, other: Tensor) -> Tensor:
-        """Each number times that of `other`, of the same shape."""
+        """Return the output times `other`, element by element."""
         return self._with(x, other, "mul")
 
     def plus(self, x: Tensor, other: Tensor) -> Tensor:
-        """Each number plus that of `other`, of the same shape."""
+        """Return the output plus `other`, element by element."""
         return self._with(x, other, "add")
 
     def _with(self, x: Tensor, other: Tensor, what: str) -> Tensor:
         parts = self._ready()
         if not self._products.native or len(parts) > 1:
             return self(x) * other if what == "mul" else self(x) + other
-        made: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, *parts[0], what)
-        return made
+        result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, *parts[0], what)
+        return result
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self._products.native:
             return linear(x, weight, bias)
-        made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        return made
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return result
 
     @staticmethod
     def _joined(parts: list[Tensor]) -> Tensor:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def _ready(self) -> list[tuple[Tensor, Tensor | None]]:
-        """Weights and biases, at the first pass after they have changed."""
+        """Return weights and biases, packed at the first pass after they have changed."""
         if self._parts is None:
             if not self._products.packs():
                 self._parts = [(layer.weight.detach(), layer.bias) for layer in self._layers]
@@ -128,8 +132,9 @@ def _merged(layers: Sequence[torch.nn.Linear]) -> tuple[Tensor, Tensor | None]:
 
 
 def use_products(module: torch.nn.Module, products: Products) -> None:
-    """Let each linear layer of a model compute so. It stays what it is, and where it is: hooks, names and
-    weights."""
+    """Replace the forward function of each linear layer of a model. The modules keep their hooks, names and
+    weights.
+    """
     if products.native:
         for layer in module.modules():
             if type(layer) is torch.nn.Linear:
@@ -138,8 +143,9 @@ def use_products(module: torch.nn.Module, products: Products) -> None:
 
 @lru_cache
 def native(dtype: torch.dtype) -> bool:
-    """Whether this machine has the operators, for weights of this type, and they compute what `linear`
-    does."""
+    """Return True where this machine has the operators for weights of this dtype, and they agree with
+    `linear`.
+    """
     if dtype == torch.bfloat16 and not _quick_bfloat16():
         return False
     generator = torch.Generator().manual_seed(1)
@@ -167,15 +173,17 @@ def _computes(
 ) -> bool:
     try:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
-        found = run(torch.ops.mkldnn._linear_pointwise, packed)
-    except (AttributeError, RuntimeError, TypeError):  # no such operator, or another one of that name
+        actual = run(torch.ops.mkldnn._linear_pointwise, packed)
+    except (AttributeError, RuntimeError, TypeError):  # no such operator, or one with another signature
         return False
     return all(
-        torch.allclose(a, b, atol=tolerance, rtol=tolerance) for a, b in zip(found, expected, strict=True)
+        torch.allclose(a, b, atol=tolerance, rtol=tolerance) for a, b in zip(actual, expected, strict=True)
     )
 
 
 def _quick_bfloat16() -> bool:
-    """Whether the processor has instructions for it: without, oneDNN is slower than in float32."""
+    """Return True where the processor has bfloat16 instructions: without them oneDNN is slower than in
+    float32.
+    """
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

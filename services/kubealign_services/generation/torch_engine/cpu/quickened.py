@@ -1,5 +1,6 @@
-"""A model's forward pass on a CPU: by packed products, and in few operations where that computes the
-same."""
+"""A model's forward pass on a CPU: by packed linear layers, and by the fused decoder where that computes the
+same.
+"""
 
 import logging
 from collections.abc import Callable
@@ -16,14 +17,16 @@ log = logging.getLogger(__name__)
 
 Forward = Callable[[Tensor, Tensor, AttentionPlan, Tensor | None], Tensor]
 
-# How far the logits may be apart, as a share of the largest of them: what rounding makes of another order of
-# operations, many times over.
+# Largest difference of logits, as a share of the largest logit: many times the rounding error of another
+# order of operations.
 _ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.1}
 
 
 class Quickened:
-    """The first pass is made both ways. Where they differ by more than rounding, the modules are used for
-    good."""
+    """A fast forward pass, verified against the model's modules at the first pass.
+
+    Where the results differ by more than rounding, the modules are used from then on.
+    """
 
     def __init__(
         self, module: Any, windows: dict[int, int | None], dtype: torch.dtype, by_modules: Forward
@@ -37,38 +40,38 @@ class Quickened:
         self._proven = False
 
     def renewed(self) -> None:
-        """The weights are about to change, or have."""
+        """Drop everything derived from the weights, which are about to change or have changed."""
         self._module_products.forget()
         self._products.forget()
         if self._quick is not None:
             self._quick.renewed()
 
     def forward(self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None) -> Tensor:
-        """As `CausalModel.forward`."""
+        """Compute logits; see `CausalModel.forward`."""
         if self._quick is None:
             return self._by_modules(tokens, positions, plan, keep)
-        found = self._quick.forward(tokens, positions, plan, keep)
+        logits = self._quick.forward(tokens, positions, plan, keep)
         if self._proven:
-            return found
-        # The modules' keys and values are written over those that are not proven yet.
+            return logits
+        # The modules overwrite the keys and values that are not verified yet.
         expected = self._by_modules(tokens, positions, plan, keep)
-        self._compare(found, expected)
-        # Once more, so that the first pass has the same last bits as those that follow.
+        self._compare(logits, expected)
+        # Repeated, so that the first pass has the same last bits as later ones.
         return self._quick.forward(tokens, positions, plan, keep) if self._proven else expected
 
-    def _compare(self, found: Tensor, expected: Tensor) -> None:
+    def _compare(self, logits: Tensor, expected: Tensor) -> None:
         largest = float(expected.abs().max()) if expected.numel() else 0.0
         if not 0 < largest < float("inf"):
-            # What proves nothing: no logits, NaN, or zeros.
+            # No logits, NaN or zeros verify nothing.
             return
-        apart = float((found - expected).abs().max())
+        apart = float((logits - expected).abs().max())
         if apart <= _ROUNDING[self._dtype] * largest:
             self._proven = True
-            # The quick way has products of its own.
+            # The fused decoder has its own packed weights.
             self._module_products.forget()
             return
         log.warning(
-            "the model's own modules are used, for the quick way's logits are %g from theirs, of at most %g",
+            "falling back to the model's modules: the fused decoder's logits differ by %g, largest logit %g",
             apart,
             largest,
         )

@@ -1,4 +1,4 @@
-"""Drawing a token for each row without writing a distribution down."""
+"""CPU kernel that samples a token for each row without storing the distribution."""
 
 import math
 from typing import Any
@@ -8,11 +8,11 @@ import numpy as np
 from kubealign_services.compiled import compiled
 from kubealign_services.generation.torch_engine.cpu.elements import exponential
 
-# Tokens whose weights are summed in float32, before the sums are in float64.
+# Tokens whose weights are summed in float32; the sums of blocks are in float64.
 _BLOCK = 64
-# Numbers compared side by side; a part of a block.
+# Numbers compared in parallel; divides a block.
 _LANES = 16
-# Below e^-this of the likeliest a token is never drawn: a uniform number of 52 bits would not find it.
+# Tokens below e^-87 of the likeliest are never sampled: a uniform number of 52 bits cannot resolve them.
 _FAINT = np.float32(-87.0)
 
 
@@ -25,7 +25,7 @@ def _heated(logits: Any, heat: Any, out: Any) -> None:
 
 @compiled
 def _largest(numbers: Any) -> Any:
-    """Of all but NaN, which is not greater than anything: the total has it."""
+    """Return the largest number, ignoring NaN, which the total contains."""
     lanes = np.full(_LANES, -np.inf, np.float32)
     for start in range(0, len(numbers), _LANES):
         for lane in range(_LANES):
@@ -40,7 +40,7 @@ def _largest(numbers: Any) -> Any:
 
 @compiled
 def _weighed(numbers: Any, most: Any, sums: Any) -> Any:
-    """e^(number - most), in place, and the sums of its blocks. Returns the total, float64."""
+    """Replace numbers by e^(number - most), and write the sums of its blocks. Return the total, float64."""
     total: Any = 0.0
     for block in range(len(sums)):
         part = np.float32(0)
@@ -56,7 +56,8 @@ def _weighed(numbers: Any, most: Any, sums: Any) -> Any:
 
 @compiled
 def _found(weights: Any, sums: Any, threshold: Any) -> Any:
-    """The first token after which the sum of weights is above the threshold, which is below the total."""
+    """Return the first token at which the cumulative weight exceeds the threshold, which is below the total.
+    """
     below = 0.0
     block = 0
     for each in range(len(sums)):
@@ -68,7 +69,7 @@ def _found(weights: Any, sums: Any, threshold: Any) -> Any:
     token = block * _BLOCK
     for j in range(block * _BLOCK, (block + 1) * _BLOCK):
         if weights[j] > 0:
-            # In another order the block's sum may be a last bit more: its last token then has it.
+            # Summed in another order the block's sum may be larger by rounding: its last token is taken then.
             token = j
             below += weights[j]
             if below > threshold:
@@ -89,15 +90,17 @@ def draw(
     first: Any,
     last: Any,
 ) -> None:
-    """Rows `first` to `last` - 1 of logits [n, vocabulary] float32, as `sampling.sample` says, where nothing
-    is truncated. forbidden: int64, those of row i from starts[i] to starts[i + 1], starts [n + 1] int64.
-    Results into tokens [n] int64, behaviour and engine [n] float32.
+    """Sample rows `first` to `last` - 1 of logits float32 [n, vocabulary], as `sampler.sample` defines,
+    without truncation.
 
-    The vocabulary is walked in blocks: their sums find the block that holds the row's uniform number, and the
-    token is looked for in that one alone.
+    forbidden: int64, the tokens of row i at starts[i] to starts[i + 1]; starts int64 [n + 1]. Results are
+    written to tokens int64 [n], behaviour and engine float32 [n].
+
+    The vocabulary is divided into blocks: their sums locate the block that contains the row's uniform
+    number, and only that block is searched for the token.
     """
     vocabulary = logits.shape[1]
-    # What there is beyond the vocabulary has no weight: whole blocks make straight vector code.
+    # Padding beyond the vocabulary has no weight: complete blocks allow straight vector code.
     weights = np.full((vocabulary + _BLOCK - 1) // _BLOCK * _BLOCK, -np.inf, np.float32)
     sums = np.empty(len(weights) // _BLOCK, np.float32)
     for row in range(first, last):
@@ -117,7 +120,7 @@ def draw(
         else:
             token = _found(weights, sums, uniform[row] * total)
         tokens[row] = token
-        # The distribution without anything forbidden has these weights and those of the forbidden.
+        # The full distribution has these weights and those of the forbidden tokens.
         chosen = np.float64(logits[row, token] / heat)
         highest = np.float64(most)
         for f in range(starts[row], starts[row + 1]):

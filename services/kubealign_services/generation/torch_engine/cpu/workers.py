@@ -1,4 +1,4 @@
-"""Compiled kernels over as many threads as torch computes with."""
+"""Runs compiled kernels on as many threads as torch uses."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -10,19 +10,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-# Numbers that a kernel reads on one thread before another pays: a tenth of a millisecond's.
+# Numbers that a kernel reads per thread before another thread pays off: about a tenth of a millisecond.
 THREAD_NUMBERS = 1 << 18
 
 
 class Workers:
-    """Threads that are made when they are first needed, by the process that needs them: a fork has none."""
+    """A thread pool that each process creates when it first needs it, because a fork does not inherit
+    threads.
+    """
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._process = 0
 
     def run(self, kernel: Callable[..., None], parts: Sequence[tuple[Any, ...]]) -> None:
-        """The kernel with each of the argument lists, side by side; the last on the calling thread."""
+        """Run the kernel with each of the argument lists in parallel; the last on the calling thread."""
         pool = self._threads() if len(parts) > 1 else None
         futures = [pool.submit(kernel, *part) for part in parts[:-1]] if pool is not None else []
         try:
@@ -42,15 +44,18 @@ THREADS = Workers()
 
 
 def even_parts(rows: int, numbers: int) -> list[tuple[int, int]]:
-    """The first and the last row of each thread, for rows that cost the same, `numbers` read in all."""
+    """Return the first and the last row of each thread, for rows of equal cost that read `numbers` numbers in
+    all.
+    """
     threads = min(_threads(numbers), max(1, rows))
-    bounds = [rows * each // threads for each in range(threads + 1)]
+    bounds = [rows * index // threads for index in range(threads + 1)]
     return list(pairwise(bounds))
 
 
 def shares(work: NDArray[np.int64], key_heads: int) -> list[tuple[int, int, int, int]]:
-    """The first and the last row and key head of each thread, for rows that read `work` [n] numbers each. Few
-    rows are shared by their heads."""
+    """Return the first and the last row and key head of each thread, for rows that read `work` [n] numbers
+    each. Few rows are divided by their heads.
+    """
     rows, total = len(work), np.cumsum(work)
     threads = _threads(int(total[-1]))
     if rows < 2 * threads:

@@ -1,1 +1,3 @@
-"""What makes a pass quick on a GPU: FlashAttention over the pages, and decoding passes recorded as graphs."""
+"""Attention of one forward pass: the plan interface, and its implementations by gathering, by a CPU kernel
+and by FlashAttention.
+"""

@@ -1,4 +1,5 @@
-"""Decoding passes recorded as CUDA graphs, so that a pass costs the host one launch and not some hundreds."""
+"""Decoding passes recorded as CUDA graphs, so that a pass costs the host one launch instead of some hundreds.
+"""
 
 import logging
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ MOST_SEQUENCES = 256
 
 @dataclass
 class _Graph:
-    """One recording. Its inputs and its logits stay where they are; each pass fills and reads them."""
+    """One recording with its input and output tensors. Their addresses are fixed; each pass fills the inputs
+    and reads the logits.
+    """
 
     graph: Any
     tokens: Tensor
@@ -34,8 +37,9 @@ class _Graph:
 
 
 class DecodingGraphs:
-    """A graph for each size of a batch, recorded when it is first met; smaller batches are filled up with
-    rows that repeat the first, and write what it writes."""
+    """One CUDA graph per batch size, recorded at its first use. Smaller batches are padded with rows that
+    repeat the first row and write the same values.
+    """
 
     def __init__(self, model: CausalModel, cache: PagedCache) -> None:
         self._model, self._cache = model, cache
@@ -43,12 +47,14 @@ class DecodingGraphs:
         self._records = True
 
     def forget(self) -> None:
-        """The cache or the weights are about to lie elsewhere: recordings hold addresses."""
+        """Drop all recordings, which contain addresses: the cache or the weights are about to be reallocated.
+        """
         self._graphs.clear()
 
     def run(self, batch: RaggedBatch) -> Tensor | None:
-        """Logits [n, vocabulary] float32; None for a batch that is more than decoding, or too large, or where
-        the model cannot be recorded."""
+        """Return logits float32 [n, vocabulary]; None for a batch that has more than decoding, for one that
+        is too large, or where the model cannot be recorded.
+        """
         rows = len(batch.lengths)
         plain = rows == batch.decoding == len(batch.wanted)
         if not (self._records and plain and rows <= MOST_SEQUENCES):
@@ -63,7 +69,7 @@ class DecodingGraphs:
                 return None
         graph = self._graphs[size]
         filled = np.concatenate((np.arange(rows), np.zeros(size - rows, np.int64)))
-        # The graph's tables are as wide as any sequence's; what lies beyond a row's pages means nothing.
+        # The graph's page tables fit the longest sequence; entries beyond a row's pages are undefined.
         width = min(batch.tables.shape[1], graph.tables.shape[1])
         for target, array in (
             (graph.tokens, batch.tokens),
@@ -78,14 +84,14 @@ class DecodingGraphs:
 
     def _recorded(self, size: int) -> _Graph:
         device = self._model.device
-        tokens, positions, places = (torch.zeros(size, dtype=torch.int64, device=device) for _ in range(3))
+        tokens, positions, slots = (torch.zeros(size, dtype=torch.int64, device=device) for _ in range(3))
         pages = -(-self._model.context // PAGE_TOKENS)
         tables = torch.zeros(size, pages, dtype=torch.int32, device=device)
         contexts = torch.ones(size, dtype=torch.int32, device=device)
         starts = torch.arange(size + 1, dtype=torch.int32, device=device)
-        plan = FlashPlan(self._cache, places, starts, tables, contexts, 1, self._model.context)
-        # Recording computes with page 0 and would write to it: what it holds is put back.
-        kept = [[block[:1].clone() for block in self._cache.layer(layer)] for layer in self._model.layers]
+        plan = FlashPlan(self._cache, slots, starts, tables, contexts, 1, self._model.context)
+        # Recording writes to page 0: its contents are saved and restored.
+        saved = [[block[:1].clone() for block in self._cache.layer(layer)] for layer in self._model.layers]
         stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
@@ -95,13 +101,13 @@ class DecodingGraphs:
         graph: Any = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             logits = self._model.forward(tokens, positions, plan, keep=None)
-        for layer, blocks in zip(self._model.layers, kept, strict=True):
-            for block, held in zip(self._cache.layer(layer), blocks, strict=True):
-                block[:1] = held
-        return _Graph(graph, tokens, positions, places, tables, contexts, logits)
+        for layer, blocks in zip(self._model.layers, saved, strict=True):
+            for block, first_page in zip(self._cache.layer(layer), blocks, strict=True):
+                block[:1] = first_page
+        return _Graph(graph, tokens, positions, slots, tables, contexts, logits)
 
 
 def _size(rows: int) -> int:
-    """The next power of two, or one and a half times one: at most a third is filled up for nothing."""
+    """Return the next power of two, or one and a half times a power of two: at most a third is padding."""
     power = 1 << (rows - 1).bit_length()
     return power * 3 // 4 if rows <= power * 3 // 4 and power >= 4 else power

@@ -1,4 +1,4 @@
-"""The AttentionPlan of a GPU where torch has FlashAttention over pages: nothing is gathered."""
+"""Attention plan for a GPU by torch's FlashAttention over pages, without gathering."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,16 +13,16 @@ from kubealign_services.generation.torch_engine.cache import PagedCache
 from kubealign_services.generation.torch_engine.gathered_plan import GatheredPlan, written_places
 from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, RaggedBatch
 
-# bfloat16 has 8 bits.
+# bfloat16 has 8 significant bits.
 _ROUNDING = 0.03
 
 
 class FlashPlan:
-    """An AttentionPlan over tensors of the device, which a graph may be recorded with.
+    """An EngineAttentionPlan over device tensors, which can be recorded in a CUDA graph.
 
-    places [T] int64: where each new token goes, page * PAGE_TOKENS + place. starts [n + 1] int32: where each
-    sequence's new tokens begin, and the end. tables [n, most], contexts [n] int32. longest_new, longest: most
-    new tokens, and most tokens, of a sequence.
+    places: int64 [T], the slot of each new token, page * PAGE_TOKENS + offset. starts: int32 [n + 1], the
+    start of each sequence's new tokens, and the end. tables: int32 [n, most]. contexts: int32 [n].
+    longest_new, longest: largest number of new tokens, and of all tokens, of a sequence.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class FlashPlan:
             self._longest_new,
             self._longest,
             scale=scaling,
-            # How many tokens before itself a token sees; none after.
+            # Number of earlier and later tokens that a token sees.
             window_size=(-1 if window is None else window - 1, 0),
             enable_gqa=queries.shape[0] != keys.shape[0],
             seqused_k=self._contexts,
@@ -88,8 +88,9 @@ class FlashPlan:
 
 @torch.inference_mode()
 def flash_works(uses: Iterable[LayerUse], dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether it computes what gathering computes, for the widths, windows and heads of these layers, on this
-    device: which pages FlashAttention takes depends on its version."""
+    """Return True where FlashAttention agrees with gathering, for the widths, windows and heads of these
+    layers, on this device: the supported pages depend on its version.
+    """
     batch = RaggedBatch(
         tokens=np.zeros(8, np.int64),
         positions=np.array([PAGE_TOKENS + 3, 5, *range(14, 20)], np.int64),
@@ -101,10 +102,10 @@ def flash_works(uses: Iterable[LayerUse], dtype: torch.dtype, device: torch.devi
     for use in set(uses):
         gathered = _attended(use, batch, dtype, device, lambda c: GatheredPlan(batch, c, dtype, device))
         try:
-            found = _attended(use, batch, dtype, device, lambda c: FlashPlan.of(batch, c, device))
-        except (ImportError, RuntimeError, TypeError, ValueError):  # it says what it does not take
+            flash = _attended(use, batch, dtype, device, lambda c: FlashPlan.of(batch, c, device))
+        except (ImportError, RuntimeError, TypeError, ValueError):  # it raises for unsupported arguments
             return False
-        if not torch.allclose(found, gathered, atol=_ROUNDING, rtol=_ROUNDING):
+        if not torch.allclose(flash, gathered, atol=_ROUNDING, rtol=_ROUNDING):
             return False
     return True
 
@@ -116,19 +117,19 @@ def _attended(
     device: torch.device,
     plan: Callable[[PagedCache], AttentionPlan],
 ) -> Tensor:
-    """What a plan makes of numbers that are always the same."""
+    """Return the plan's output for fixed pseudo-random input."""
     generator = torch.Generator(device).manual_seed(1)
-    kept, tokens = use.kept, len(batch.tokens)
-    cache = PagedCache({0: kept}, dtype, device)
+    kv_shape, tokens = use.kept, len(batch.tokens)
+    cache = PagedCache({0: kv_shape}, dtype, device)
     cache.reserve(int(batch.tables.max()) + 1)
     for block in cache.layer(0):
         block.normal_(generator=generator)
     queries, keys, values = (
         torch.randn(heads, tokens, width, generator=generator, dtype=dtype, device=device)
         for heads, width in (
-            (use.heads, kept.key_width),
-            (kept.heads, kept.key_width),
-            (kept.heads, kept.value_width),
+            (use.heads, kv_shape.key_width),
+            (kv_shape.heads, kv_shape.key_width),
+            (kv_shape.heads, kv_shape.value_width),
         )
     )
     return plan(cache).attend(0, queries, keys, values, None, use.window).float()

@@ -1,1 +1,3 @@
-"""One engine over several processes: each holds a slice of every layer, and all make the same passes."""
+"""Tensor parallelism: one engine over several processes, each with a slice of every layer, which all execute
+the same passes.
+"""

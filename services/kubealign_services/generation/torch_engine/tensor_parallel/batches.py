@@ -1,4 +1,4 @@
-"""A RaggedBatch as one row of numbers, and back. Pure."""
+"""Encodes a RaggedBatch as one row of numbers, and decodes it. Pure."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,9 +7,11 @@ from kubealign_services.generation.torch_engine.ragged import PAGE_TOKENS, Ragge
 
 
 def numbers_of(batch: RaggedBatch) -> NDArray[np.int64]:
-    """How many sequences, how many of them decode, how wide the tables are, how many tokens; then the
-    lengths, the tables as far as they mean something, the tokens, their positions, and where logits are
-    wanted."""
+    """Encode a batch.
+
+    Layout: number of sequences, number of decoding ones, width of the page tables, number of tokens; then
+    the lengths, the defined part of the page tables, the tokens, their positions, and the logit indices.
+    """
     most = -(-int(batch.contexts.max()) // PAGE_TOKENS)
     tables = batch.tables[:, :most]
     sizes = np.array([len(tables), batch.decoding, most, len(batch.tokens)], np.int64)
@@ -19,11 +21,11 @@ def numbers_of(batch: RaggedBatch) -> NDArray[np.int64]:
 
 
 def batch_of(numbers: NDArray[np.int64]) -> RaggedBatch:
-    """Of `numbers_of`."""
+    """Decode the output of `encode_batch`."""
     count, decoding, most, total = numbers[:4].tolist()
-    lengths, tables, tokens, positions, wanted = np.split(
+    lengths, tables, tokens, positions, logit_indices = np.split(
         numbers[4:], np.cumsum([count, count * most, total, total])
     )
     return RaggedBatch(
-        tokens, positions, lengths, decoding, tables.reshape(count, most).astype(np.int32), wanted
+        tokens, positions, lengths, decoding, tables.reshape(count, most).astype(np.int32), logit_indices
     )

@@ -1,5 +1,4 @@
-"""What the other processes of a model do: the passes that the first one says, until it says that it is the
-end."""
+"""Worker loop of the other processes of a model: executes the commands of the leader until shutdown."""
 
 import json
 import logging
@@ -19,10 +18,14 @@ log = logging.getLogger(__name__)
 
 @torch.inference_mode()
 def follow(following: Following, passes: SlicedPasses, fetch: Callable[[bytes], None]) -> None:
-    """fetch: a serialised announcement of weights -> this process's parts have been fetched and copied; what
-    it raises is told to the first process, which decides.
+    """Execute commands until END.
 
-    Raises GroupLost when the first process vanishes; whatever else fails here fails the whole group."""
+    Raises GroupLost when the leader disappears; every other error fails the whole group.
+
+    Args:
+        fetch: Fetches and copies this process's weight slices for a serialised announcement; its errors
+            are reported to the leader, which decides.
+    """
     handlers = _handlers(passes, fetch)
     while True:
         try:
@@ -58,7 +61,7 @@ def _fetch(passes: SlicedPasses, fetch: Callable[[bytes], None], announcement: b
     try:
         fetch(announcement)
     except Exception as error:
-        log.exception("this process's parts of the weights could not be taken")
+        log.exception("this process's weight slices could not be loaded")
         outcome = f"{type(error).__name__}: {error}"
     passes.outcomes(outcome)
 

@@ -1,4 +1,4 @@
-"""Passes of several processes, as the engine of the first one makes them."""
+"""Leader of several processes that share a model: the model runner of the first process's engine."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -22,8 +22,9 @@ from kubealign_services.training.slices import WeightSlice
 
 @runtime_checkable
 class Announced(Protocol):
-    """The parts of all weights that this process has fetched for itself; by `announcement`, serialised, the
-    others fetch theirs."""
+    """The weight slices that this process has fetched for itself; with `announcement`, serialised, the other
+    processes fetch theirs.
+    """
 
     @property
     def announcement(self) -> Message: ...
@@ -32,19 +33,22 @@ class Announced(Protocol):
 
 
 class PartsMissing(RuntimeError):
-    """Other processes could not take their parts of new weights. They can go on together with the next."""
+    """Other processes could not load their slices of new weights. The group can continue with the next
+    weights.
+    """
 
 
 class ProcessesLost(RuntimeError):
-    """A process of the model is gone, or the first failed where the others did not: they start again as a
-    whole."""
+    """A process of the model is gone, or the first one failed where the others did not: the group must
+    restart as a whole.
+    """
 
 
 class LedPasses:
-    """Passes: each is told to the others, then made with them. What weights and adapters do not fit is found
-    before anything is told, so that one process never goes on alone.
+    """A ModelRunner that broadcasts each operation to the other processes and executes it together with them.
 
-    on_loss: told once, on the calling thread, when the processes cannot go on together.
+    Weights and adapters are validated before anything is broadcast, so that no process continues alone.
+    on_loss: called once, on the calling thread, when the processes cannot continue together.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class LedPasses:
         self._weights = CheckpointWeights(model.whole, self._hand_out)
         self._expected = CheckpointWeights(model.whole, lambda name, tensor: None)
         self._whole_adapter = AdaptedWeights(model.whole)
-        self._places = {name: place for place, name in enumerate(passes.names)}
+        self._places = {name: index for index, name in enumerate(passes.names)}
 
     @property
     def pages(self) -> int:
@@ -86,7 +90,9 @@ class LedPasses:
             return self._passes.score(tokens)
 
     def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """As `Passes.take`; where they are Announced, each process fetches its own. Raises PartsMissing."""
+        """Load all weights; see `ModelRunner.load_weights`. Each process fetches its own slices of
+        AnnouncedWeights. Raises PartsMissing.
+        """
         self._whole_adapter.forget()
         if isinstance(tensors, Announced):
             self._take_announced(tensors)
@@ -109,7 +115,7 @@ class LedPasses:
                 self._leading.rest()
 
     def end(self) -> None:
-        """Tell the others that it is the end, if they can be told."""
+        """Shut down the other processes, if they are reachable."""
         if self._lost is None:
             with self._told(Order.END, ()):
                 pass
@@ -118,7 +124,7 @@ class LedPasses:
         wrong: ValueError | None = None
 
         def checked() -> Iterator[tuple[str, Tensor]]:
-            """What whole weights are checked for, without their memory; each is copied once it has passed."""
+            """Yield each slice for validation, without memory, and copy it after it has passed."""
             for part in parts.slices():
                 yield part.name, torch.empty(part.shape, dtype=part.tensor.dtype, device="meta")
                 self._passes.take_own([part])

@@ -1,4 +1,6 @@
-"""The engine of a rollout worker of several processes: the first one's, and what the others run."""
+"""Creates the engine of a rollout worker of several processes: the leader's engine and the other processes'
+runners.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +21,11 @@ from kubealign_services.generation.torch_engine.tensor_parallel.slicing import S
 def led_engine(
     folder: Path, spec: engine_spec.TorchEngine, store: Store, on_loss: Callable[[ProcessesLost], None]
 ) -> tuple[TorchEngine, Callable[[], None]]:
-    """The first process's engine, and what tells the others that it is the end. The processes have met.
+    """Return the leader's engine, and a function that shuts the other processes down. The process group must
+    exist.
 
-    Raises as `TorchEngine.create`, and Indivisible."""
+    Raises the errors of `TorchRolloutEngine.create`, and IndivisibleModel.
+    """
     led: list[LedPasses] = []
 
     def make(config: Any) -> LedPasses:
@@ -35,7 +39,9 @@ def led_engine(
 def follower_passes(
     folder: Path, spec: engine_spec.TorchEngine, rank: int, store: Store
 ) -> tuple[Following, SlicedPasses]:
-    """What process `rank` follows, and follows with. Raises UnsupportedModel, Indivisible, OSError."""
+    """Return the command receiver and the runner of process `rank`. Raises UnsupportedEngineModel,
+    IndivisibleModel, OSError.
+    """
     return Following(store), _sliced(read_config(folder), spec, rank)[1]
 
 

@@ -1,5 +1,6 @@
-"""A causal LM of which this process holds a slice; the others compute the rest of each pass at the same
-time."""
+"""A causal LM of which this process holds a slice; the other processes compute the rest of each pass at the
+same time.
+"""
 
 from typing import Any
 
@@ -19,13 +20,14 @@ from kubealign_services.generation.torch_engine.tensor_parallel.slicing import (
 
 
 class SlicedModel(CausalModel):
-    """Made, and run, by all processes of the group together: each pass sums over them twice a layer.
+    """A model that is created and run by all processes of the group together: each pass has two all-reduces
+    per layer.
 
-    whole: the model unsliced, without memory (on torch's meta device): its names, shapes and ties.
+    whole: the complete model without memory (on torch's meta device), for its names, shapes and ties.
     """
 
     def __init__(self, config: Any, dtype: torch.dtype, device: torch.device, shard: Shard) -> None:
-        """Raises UnsupportedModel, Indivisible."""
+        """Build this process's slice. Raises UnsupportedEngineModel, IndivisibleModel."""
         check_divisible(config.get_text_config(), shard)
         self._shard = shard
         self.whole = self._made(config, dtype, torch.device("meta"))
@@ -33,8 +35,9 @@ class SlicedModel(CausalModel):
         super().__init__(config, dtype, device)
 
     def forward(self, tokens: Tensor, positions: Tensor, plan: AttentionPlan, keep: Tensor | None) -> Tensor:
-        """As `CausalModel.forward` for the first process. The others' result has that shape and means
-        nothing."""
+        """Compute logits in the first process; see `CausalModel.forward`. The other processes return
+        undefined values of the same shape.
+        """
         part = super().forward(tokens, positions, plan, keep)
         first = self._shard.rank == 0
         parts = [torch.empty_like(part) for _ in range(self._shard.size)] if first else None
@@ -54,7 +57,7 @@ class SlicedModel(CausalModel):
 
 
 class _SlicedEmbedding(torch.nn.Module):
-    """Rows of a vocabulary that the processes have in parts."""
+    """Embedding whose rows, the vocabulary, are divided among the processes."""
 
     def __init__(self, weight: torch.nn.Parameter, shard: Shard) -> None:
         super().__init__()
@@ -63,10 +66,11 @@ class _SlicedEmbedding(torch.nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         local = tokens - self._first
-        here = (local >= 0) & (local < len(self.weight))
-        found = embedding(local.clamp(0, len(self.weight) - 1), self.weight).masked_fill(~here[..., None], 0)
-        dist.all_reduce(found)
-        return found
+        is_local = (local >= 0) & (local < len(self.weight))
+        states = embedding(local.clamp(0, len(self.weight) - 1), self.weight)
+        states = states.masked_fill(~is_local[..., None], 0)
+        dist.all_reduce(states)
+        return states
 
 
 def _sum_over_processes(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:

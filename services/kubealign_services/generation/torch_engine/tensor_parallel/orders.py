@@ -1,8 +1,8 @@
-"""How the first process of a model says to the others what to compute next.
+"""Commands by which the first process of a model tells the others the next operation.
 
-While passes follow one another an order is one broadcast, of one block of numbers, or two when it is long.
-While nothing is generated, which may be for hours, the others wait at the group's store: a collective has a
-deadline, and nobody would know a long rest from a lost process.
+During generation a command is one broadcast of one block of numbers, or two when it is long. While nothing
+is generated, which may last for hours, the other processes wait on the group's store: a collective has a
+timeout, so a long idle period could not be told from a lost process.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.distributed import DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]
 
-# Numbers that travel with the order itself: the decoding of a hundred sequences of some hundred tokens is one
+# Numbers that fit into the command's own block: decoding a hundred sequences of some hundred tokens is one
 # broadcast.
 _INLINE = 4094
-# How long a resting process waits before it asks whether the first is there, in seconds. A connection that is
-# closed ends the wait at once; this is for a machine that is gone without a word.
+# Seconds after which a waiting process checks that the first process is reachable. A closed connection ends
+# the wait at once; the check is for a machine that fails without closing it.
 _IDLE = 60.0
 
 Received = NDArray[np.int64]
@@ -27,7 +27,7 @@ Numbers = Sequence[int] | Received
 
 
 class Order(IntEnum):
-    """What all processes do at the same time."""
+    """Operation that all processes execute at the same time."""
 
     REST = auto()
     END = auto()
@@ -41,7 +41,7 @@ class Order(IntEnum):
 
 
 class Leading:
-    """The first process's side. The process group has been made; one thread calls it."""
+    """Sends commands from the first process. The process group must exist; one thread calls it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -49,30 +49,30 @@ class Leading:
         self._awake = False
 
     def send(self, order: Order, numbers: Numbers = ()) -> None:
-        """Raises RuntimeError when the others do not listen."""
+        """Broadcast a command. Raises RuntimeError when the other processes do not respond."""
         if not self._awake:
             self._wakings += 1
             self._store.set(f"awake/{self._wakings}", "")
             self._awake = True
-        said = torch.from_numpy(np.array(numbers, np.int64))
+        payload = torch.from_numpy(np.array(numbers, np.int64))
         block = torch.zeros(2 + _INLINE, dtype=torch.int64)
-        block[0], block[1] = order, len(said)
-        if len(said) <= _INLINE:
-            block[2 : 2 + len(said)] = said
+        block[0], block[1] = order, len(payload)
+        if len(payload) <= _INLINE:
+            block[2 : 2 + len(payload)] = payload
         dist.broadcast(block, src=0)
-        if len(said) > _INLINE:
-            dist.broadcast(said, src=0)
+        if len(payload) > _INLINE:
+            dist.broadcast(payload, src=0)
         if order in (Order.REST, Order.END):
             self._awake = False
 
     def rest(self) -> None:
-        """Nothing may come for a long time."""
+        """Let the other processes wait on the store: the next command may be far away."""
         if self._awake:
             self.send(Order.REST)
 
 
 class Following:
-    """The others' side."""
+    """Receives commands in the other processes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -80,8 +80,10 @@ class Following:
         self._awake = False
 
     def next(self) -> tuple[Order, Received]:
-        """The next order but REST, however long there is none, and its numbers. Raises RuntimeError (of
-        torch) when the first process vanishes."""
+        """Return the next command except REST, and its numbers, without a timeout.
+
+        Raises RuntimeError (of torch) when the first process disappears.
+        """
         while True:
             if not self._awake:
                 self._wakings += 1
@@ -106,5 +108,5 @@ class Following:
             except DistNetworkError:
                 raise
             except DistStoreError:
-                # Asked so that an unreachable first process is seen: the answer has a deadline of its own.
+                # A request with its own timeout, which detects an unreachable first process.
                 self._store.check([key])

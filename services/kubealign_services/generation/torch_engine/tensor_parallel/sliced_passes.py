@@ -1,4 +1,5 @@
-"""The passes of one process of several: over its slice of the weights, together with the others."""
+"""Model runner of one process of several: over its slice of the weights, together with the other processes.
+"""
 
 from collections.abc import Iterable
 
@@ -18,19 +19,19 @@ from kubealign_services.generation.torch_engine.tensor_parallel.slicing import (
 )
 from kubealign_services.training.slices import WeightSlice
 
-# Bytes of what a process says of its failure.
+# Largest size of a process's error text, in bytes.
 _OUTCOME = 1024
 
 
 class SlicedPasses(LocalPasses):
-    """All processes call the same methods in the same order.
+    """A runner whose methods all processes call in the same order.
 
-    names: of the weights, in an order that is the same everywhere.
+    names: names of the weights, in an order that is the same in all processes.
     """
 
     def __init__(self, model: SlicedModel, shard: Shard) -> None:
         super().__init__(model)
-        # What the processes say to each other is not recorded.
+        # Collectives are not recorded in CUDA graphs.
         self._graphs = None
         self._shard = shard
         self._adapted = AdaptedWeights(model.module, _norms)
@@ -40,20 +41,22 @@ class SlicedPasses(LocalPasses):
 
     @torch.no_grad()
     def lead_weight(self, name: str, whole: Tensor) -> None:
-        """The first process's part in handing out a weight: the others `receive_weight` theirs."""
+        """Send each process its slice of a weight, and load this process's own. The other processes call
+        `receive_weight`.
+        """
         self._renewed()
         local = self._local[name]
         for rank in range(1, self._shard.size):
             part = piece(name, whole, Shard(rank, self._shard.size))
             if part.numel():
-                # Converted and moved first, so that the wire has no more than the model keeps.
+                # Converted and moved first, so that no more than the model's own precision is transferred.
                 dist.send(part.to(local.device, local.dtype).contiguous(), dst=rank)
         part = piece(name, whole, self._shard)
         _within(local, part).copy_(part)
 
     @torch.no_grad()
     def receive_weight(self, name: str) -> None:
-        """Take this process's part of a weight from the first."""
+        """Receive this process's slice of a weight from the first process."""
         self._renewed()
         local = self._local[name]
         shape = piece(name, self._whole[name], self._shard).shape
@@ -64,7 +67,7 @@ class SlicedPasses(LocalPasses):
 
     @torch.no_grad()
     def take_own(self, slices: Iterable[WeightSlice]) -> None:
-        """Copy this process's parts, which it has fetched itself."""
+        """Copy slices that this process has fetched itself."""
         self._renewed()
         for part in slices:
             _within(self._local[part.name], part.tensor).copy_(part.tensor)
@@ -74,31 +77,34 @@ class SlicedPasses(LocalPasses):
         self.model.renewed()
 
     def outcomes(self, mine: str) -> list[str]:
-        """Each process says why it failed, or nothing. What they all said, for the first; the others get
-        nothing."""
-        said = mine.encode()[:_OUTCOME]
+        """Gather each process's error text, empty for success. Returns them in the first process, an empty
+        list in the others.
+        """
+        text = mine.encode()[:_OUTCOME]
         block = torch.zeros(_OUTCOME, dtype=torch.uint8)
-        block[: len(said)] = torch.tensor(list(said), dtype=torch.uint8)
+        block[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
         first = self._shard.rank == 0
         blocks = [torch.empty_like(block) for _ in range(self._shard.size)] if first else None
         dist.gather(block, blocks, dst=0)
         return [bytes(each.tolist()).rstrip(b"\0").decode(errors="replace") for each in blocks or ()]
 
     def adapt(self, tensors: Iterable[tuple[str, Tensor]], scale: float) -> None:
-        """A whole adapter, which all processes are given alike: each merges its part."""
+        """Merge this process's slice of a complete adapter, which all processes receive."""
         layers = by_layer(tensors).items()
-        parts = ((layer, adapter_piece(layer, whole, self._shard)) for layer, whole in layers)
+        parts = ((layer, adapter_piece(layer, adapter, self._shard)) for layer, adapter in layers)
         super().adapt((named for layer, part in parts for named in part.named(layer)), scale)
 
 
 def _within(local: Tensor, part: Tensor) -> Tensor:
-    """The last shards of a vocabulary have rows to spare."""
+    """Return the region of a local weight that a slice fills: the last shards of a vocabulary have padding
+    rows.
+    """
     return local[tuple(slice(0, size) for size in part.shape)]
 
 
-def _norms(layer: str, whole: Tensor) -> Tensor:
+def _norms(layer: str, weight: Tensor) -> Tensor:
     if not splits_inputs(layer):
-        return row_norms(whole)
-    squares = whole.square().sum(dim=1)
+        return row_norms(weight)
+    squares = weight.square().sum(dim=1)
     dist.all_reduce(squares)
     return squares.sqrt()

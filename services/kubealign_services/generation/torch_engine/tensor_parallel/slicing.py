@@ -1,8 +1,8 @@
-"""Which part of each weight a process holds, when N of them share a model. Pure.
+"""Division of each weight among N processes that share a model. Pure.
 
 Megatron-LM's split (Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using
-model parallelism", 2019): the projections into heads and into the MLP by their outputs, those out of them by
-their inputs, so that one sum over the processes ends each half of a layer; embedding and head by the
+model parallelism", 2019): projections into heads and into the MLP by their outputs, projections out of
+them by their inputs, so that one all-reduce ends each half of a layer; embedding and head by the
 vocabulary.
 """
 
@@ -18,7 +18,7 @@ from kubealign_services.adapters.low_rank import LowRank
 
 FIELD = "rollout.engine.torch.tensorParallel"
 
-#: Decoders whose layers have these parts under these names, and no others that hold weights but norms.
+#: Model types whose layers have exactly these weights, besides norms, under these names.
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
 _BY_OUTPUTS = frozenset({"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed_tokens", "lm_head"})
@@ -26,35 +26,38 @@ _BY_INPUTS = frozenset({"o_proj", "down_proj"})
 
 
 class Indivisible(ValueError):
-    """The model cannot be shared by so many processes. Names the field and what it may hold."""
+    """The model cannot be shared by this number of processes. Names the field and its allowed values."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Process `rank` of `size` that share a model."""
+    """Process `rank` of `size` processes that share a model."""
 
     rank: int
     size: int
 
     def block(self, total: int) -> range:
-        """Its part of `total` things: as many for each, only the last ones have fewer."""
+        """Return this process's range of `total` items: equal ranges, only the last ones are shorter."""
         each = -(-total // self.size)
         return range(min(total, self.rank * each), min(total, (self.rank + 1) * each))
 
 
 def splits_inputs(layer: str) -> bool:
-    """Whether the processes hold the layer's inputs in parts: what they compute is then summed."""
+    """Return True where the processes divide the layer's inputs, so that its outputs are summed."""
     return layer.rsplit(".", 1)[-1] in _BY_INPUTS
 
 
 def splits_outputs(layer: str) -> bool:
-    """Whether the processes hold the layer's outputs in parts, or an embedding's rows."""
+    """Return True where the processes divide the layer's outputs, or an embedding's rows."""
     return layer.rsplit(".", 1)[-1] in _BY_OUTPUTS
 
 
 def extent(name: str, shape: Sequence[int], shard: Shard) -> tuple[range, ...]:
-    """The shard's part of a parameter by its checkpoint name: a range of each dimension. The first is empty
-    where it holds none of it: a bias of what is summed is added once, by the first."""
+    """Return the shard's part of a parameter by its checkpoint name: a range for each dimension.
+
+    The first range is empty where the shard holds nothing: the bias of a summed layer is added once, by
+    the first process.
+    """
     layer, _, kind = name.rpartition(".")
     first, *rest = (range(size) for size in shape)
     if splits_outputs(layer):
@@ -67,12 +70,14 @@ def extent(name: str, shape: Sequence[int], shard: Shard) -> tuple[range, ...]:
 
 
 def piece(name: str, whole: Tensor, shard: Shard) -> Tensor:
-    """The shard's part, a view, of a parameter by its checkpoint name. Empty where it holds none of it."""
+    """Return a view of the shard's part of a parameter by its checkpoint name; empty where the shard holds
+    nothing.
+    """
     return whole[tuple(slice(part.start, part.stop) for part in extent(name, whole.shape, shard))]
 
 
 def check_divisible(text: Any, shard: Shard) -> None:
-    """Raises Indivisible for a configuration whose model the processes cannot share."""
+    """Raise IndivisibleModel for a configuration whose model the processes cannot share."""
     if text.model_type not in FAMILIES:
         raise Indivisible(
             f"{FIELD} is {shard.size}; a model of type {text.model_type!r} runs in one process (1). "
@@ -92,8 +97,10 @@ def check_divisible(text: Any, shard: Shard) -> None:
 
 
 def local_config(config: Any, shard: Shard) -> Any:
-    """The configuration of a model of the shard's size. The vocabulary's part is the largest of all shards':
-    what the last lack are rows that nobody looks at."""
+    """Return the configuration of a model of the shard's size.
+
+    The vocabulary has the size of the largest shard: the last shards have unused padding rows.
+    """
     text = config.get_text_config()
     local = copy.deepcopy(text)
     local.head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -101,24 +108,27 @@ def local_config(config: Any, shard: Shard) -> Any:
     local.num_key_value_heads = text.num_key_value_heads // shard.size
     local.intermediate_size = text.intermediate_size // shard.size
     local.vocab_size = -(-text.vocab_size // shard.size)
-    # It would have to be one of the local rows, and it matters in training alone.
+    # It would have to be a local row, and is used in training only.
     local.pad_token_id = None
     return local
 
 
 def _some_divisors(*counts: int) -> str:
-    """The numbers of processes that would do, in words."""
+    """Return the allowed numbers of processes, as text."""
     fitting = [n for n in range(1, min(counts) + 1) if not any(count % n for count in counts)]
     return f"it may be {', '.join(map(str, fitting[:8]))}"
 
 
 def adapter_piece(layer: str, whole: LowRank, shard: Shard) -> LowRank:
-    """The shard's part of a layer's adapter. What is merged from it is the shard's part of what is merged
-    from the whole; but with DoRA, a layer that is split by its inputs has its norms over all shards."""
+    """Return the shard's part of a layer's adapter.
+
+    Merging it gives the shard's part of the merged layer; with DoRA, a layer that is divided by its inputs
+    needs norms over all shards.
+    """
     if splits_outputs(layer):
         outputs = whole.up.shape[0]
         block = shard.block(outputs)
-        # As many rows as the shard's weight has.
+        # Pad to the number of rows of the shard's weight.
         short = -(-outputs // shard.size) - len(block)
         up = pad(whole.up[block.start : block.stop], (0, 0, 0, short))
         if whole.magnitude is None:
